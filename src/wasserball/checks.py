@@ -1,0 +1,88 @@
+"""Checks of what a user passes in: every error names the argument, the sample if there is one, and the value seen."""
+
+from collections.abc import Sequence
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+FLOATS = (torch.float32, torch.float64)
+
+
+def check_floating(name: str, tensor: object) -> Tensor:
+    """A float32 or float64 tensor with at least one sample."""
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.dtype not in FLOATS:
+        raise ValueError(f"{name} must be float32 or float64, got {tensor.dtype}")
+    if tensor.ndim == 0 or tensor.numel() == 0:
+        raise ValueError(f"{name} must hold at least one sample, got shape {tuple(tensor.shape)}")
+    return tensor
+
+
+def check_shape(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
+    """Exactly this shape."""
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
+
+
+def check_like(name: str, tensor: object, shape: Sequence[int], like: Tensor) -> Tensor:
+    """A finite floating tensor of this shape on the device of ``like``."""
+    checked = check_floating(name, tensor)
+    check_shape(name, checked, shape)
+    if checked.device != like.device:
+        raise ValueError(f"{name} must be on {like.device}, got {checked.device}")
+    check_range(name, checked)
+    return checked
+
+
+def check_range(name: str, tensor: Tensor, low: float = -float("inf"), high: float = float("inf")) -> None:
+    """Every entry finite and in ``[low, high]``."""
+    bad = ~(torch.isfinite(tensor) & (tensor >= low) & (tensor <= high))
+    if bad.any():
+        where = bad.nonzero()[0].tolist()
+        value = tensor[tuple(where)].item()
+        wanted = "finite" if low == -float("inf") and high == float("inf") else f"in [{low:g}, {high:g}]"
+        raise ValueError(f"{name} must be {wanted}: sample {where[0]} has {value!r} at {tuple(where[1:])}")
+
+
+def check_per_sample(name: str, value: float | Tensor, like: Tensor) -> Tensor:
+    """A non-negative number, or one for each sample, as a float64 tensor ``(B,)`` on the device of ``like``."""
+    batch = like.shape[0]
+    if isinstance(value, Tensor):
+        numbers = value.detach().to(device=like.device, dtype=torch.float64)
+        if numbers.ndim and tuple(numbers.shape) != (batch,):
+            raise ValueError(f"{name} must be a number or have shape ({batch},), got {tuple(numbers.shape)}")
+        numbers = numbers.expand(batch).contiguous()
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        numbers = torch.full((batch,), float(value), dtype=torch.float64, device=like.device)
+    else:
+        raise ValueError(f"{name} must be a number or a tensor ({batch},), got {value!r}")
+    bad = ~(numbers >= 0) | torch.isinf(numbers)
+    if bad.any():
+        sample = int(bad.nonzero()[0])
+        raise ValueError(f"{name} must be finite and >= 0: sample {sample} has {numbers[sample].item()!r}")
+    return numbers
+
+
+def check_positive(name: str, value: float) -> float:
+    """A finite number above zero."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+        raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+    return float(value)
+
+
+def check_count(name: str, value: int) -> int:
+    """A whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+    return value
+
+
+def check_bounds(bounds: Sequence[float]) -> float:
+    """``(0, high)``, returned as ``high``: mass is measured from zero, so no other lower bound makes sense."""
+    if not isinstance(bounds, Sequence) or len(bounds) != 2:
+        raise ValueError(f"bounds must be a pair (0, high), got {bounds!r}")
+    if bounds[0] != 0:
+        raise ValueError(f"bounds must start at 0, since mass is measured from 0, got {tuple(bounds)!r}")
+    return check_positive("bounds[1]", bounds[1])

@@ -1,0 +1,90 @@
+"""A transport plan: who sends how much where. The witness that an image lies in the ball."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from os import PathLike
+from typing import Self
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from wasserball.checks import check_floating
+from wasserball.threat import Cost, DenseCost, LocalCost
+
+
+@dataclass(frozen=True, eq=False)
+class TransportPlan:
+    """Plan entries in the layout of their cost: ``(B, K, C, H, W)`` local, ``(B, [C,] n, n)`` dense."""
+
+    values: Tensor
+    cost: Cost
+
+    def __post_init__(self) -> None:
+        check_floating("values", self.values)
+        if self.values.ndim < 3 or self.cost.plan_shape(self._mass_like) != tuple(self.values.shape):
+            raise ValueError(f"values must have the layout of {self.cost}, got shape {tuple(self.values.shape)}")
+
+    @classmethod
+    def identity(cls, mass: Tensor, cost: Cost) -> Self:
+        """The plan that leaves ``mass`` where it is."""
+        cost.check_mass("mass", check_floating("mass", mass))
+        return cls(cost.identity(mass), cost)
+
+    @property
+    def _mass_like(self) -> Tensor:
+        return self.values.select(self.cost.axis, 0)
+
+    @cached_property
+    def row_sums(self) -> Tensor:
+        """What leaves each source: the clean image."""
+        return self.cost.row_sums(self.values)
+
+    @cached_property
+    def image(self) -> Tensor:
+        """The column sums, what arrives at each destination: the moved image."""
+        return self.cost.scatter(self.values)
+
+    @cached_property
+    def spent(self) -> Tensor:
+        """``<C, Π>`` of each sample, ``(B,)`` in float64."""
+        return self.cost.spent(self.values, self._mass_like)
+
+    def dense(self) -> Tensor:
+        """The full matrices, ``(B, C, H·W, H·W)`` for images: entry ``[i, j]`` goes from pixel i to pixel j."""
+        if not isinstance(self.cost, LocalCost):
+            return self.values
+        batch, _, channels, height, width = self.values.shape
+        matrix = self.values.new_zeros(batch, channels, height * width, height * width)
+        source = torch.arange(height * width, device=self.values.device).view(height, width)
+        _, allowed = self.cost.entries(self._mass_like)
+        for k, (down, right) in enumerate(self.cost.offsets):
+            inside = allowed[k, 0]
+            origin = source[inside]
+            matrix[:, :, origin, origin + down * width + right] = self.values[:, k, :, inside]
+        return matrix
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the plan and its cost to a safetensors file."""
+        tensors = {"values": self.values.contiguous()}
+        metadata = {"format": "wasserball.TransportPlan"}
+        if isinstance(self.cost, LocalCost):
+            metadata["cost"] = json.dumps({key: asdict(self.cost)[key] for key in ("window", "metric", "power")})
+        else:
+            assert isinstance(self.cost, DenseCost)
+            tensors["matrix"] = self.cost.matrix.contiguous()
+        save_file(tensors, path, metadata)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], device: str | torch.device = "cpu") -> Self:
+        """Read what :meth:`save` wrote."""
+        with safe_open(path, framework="pt", device=str(device)) as file:
+            metadata: Mapping[str, str] = file.metadata() or {}
+            if metadata.get("format") != "wasserball.TransportPlan":
+                raise ValueError(f"path must be a file written by TransportPlan.save, got {path}")
+            description = metadata.get("cost")
+            cost = LocalCost(**json.loads(description)) if description else DenseCost(file.get_tensor("matrix"))
+            return cls(file.get_tensor("values"), cost)

@@ -1,0 +1,241 @@
+"""The projection onto ball ∩ pixel box: a semismooth Newton method on the duals (paper App. G, solved to the end).
+
+The dual ``g(λ, μ)`` of the capacity constrained projection is concave and piecewise quadratic. On a piece, a change of
+the duals by ``(dλ, dμ)`` changes an active entry of a row by ``q = dλ·C + dμ[dest]`` less its mean over the row, so a
+product with the Hessian (the Laplacian of the graph "these pixels share a sender") is two passes over the plan, and
+conjugate gradients solve for the Newton step without ever forming it.
+"""
+
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from wasserball.checks import check_bounds, check_count, check_like, check_per_sample, check_positive
+from wasserball.kernels.reference import Rows, project_rows
+from wasserball.operators.projection import upper_bound
+from wasserball.operators.rounding import per_sample, within_box
+from wasserball.operators.solution import Solution
+from wasserball.sums import ordered_sum, sample_sum
+from wasserball.threat import Cost, WassersteinBall
+
+CONJUGATE_STEPS = 100
+
+
+def project_box(
+    target: Tensor,
+    mass: Tensor,
+    budget: float | Tensor,
+    cost: Cost,
+    bounds: tuple[float, float] = (0, 1),
+    *,
+    lam: Tensor | None = None,
+    mu: Tensor | None = None,
+    tol: float = 1e-9,
+    max_iterations: int = 100,
+) -> Solution:
+    """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget, Πᵀ1 ≤ high`` (paper App. G).
+
+    Solved until no pixel exceeds ``high`` by more than ``tol·high`` and the budget is met to ``tol``, both with
+    complementary slackness; ``lam`` and ``mu`` of an earlier solution warm-start it. What is returned is strictly
+    feasible all the same, in the dtype of ``target``, converged or not: no pixel of ``image`` lies outside
+    ``[0, high]``, the plan spends at most the budget, and rows keep their mass. ``gap`` proves how good it is:
+    ``½‖Π − Π*‖² ≤ gap``.
+    """
+    high = check_bounds(bounds)
+    WassersteinBall(mass, 0.0, cost, bounds)
+    check_like("target", target, cost.plan_shape(mass), mass)
+    check_positive("tol", tol)
+    check_count("max_iterations", max_iterations)
+    allowance = check_per_sample("budget", budget, mass)
+    start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass)
+    start_mu = torch.zeros_like(mass) if mu is None else check_like("mu", mu, mass.shape, mass)
+
+    problem = _Problem(target.double(), mass.double(), allowance, high, cost)
+    # Nothing can move without a budget: at this λ the identity is optimal, and proves itself so.
+    start_lam = torch.where(allowance > 0, start_lam, upper_bound(target, mass, cost))
+    point = problem.evaluate(start_lam, start_mu.double().clamp(min=0))
+    iterations = torch.ones_like(allowance, dtype=torch.int64)
+    residual = problem.residual(point)
+    flat = torch.ones_like(point.mu)
+    for _ in range(max_iterations):
+        todo = ((residual > tol) & (allowance > 0)).nonzero().squeeze(1)
+        if len(todo) == 0:
+            break
+        part = problem.take(todo)
+        step, stretch = part.newton(point.take(todo), residual[todo], flat[todo])
+        found, evaluations = part.line_search(point.take(todo), step)
+        point.put(todo, found)
+        flat[todo] = stretch
+        iterations[todo] += evaluations
+        residual[todo] = part.residual(found)
+    answer, image, spent = within_box(point.rows.plan, mass, allowance, high, cost, target.dtype)
+    gap = problem.distance(answer) - point.value
+    return Solution(
+        plan=answer,
+        image=image,
+        lam=point.lam,
+        spent=spent,
+        iterations=iterations,
+        converged=(residual <= tol) | (allowance == 0),
+        gap=gap.clamp(min=0),
+        mu=point.mu,
+    )
+
+
+class _Step(NamedTuple):
+    """A vector of the dual space, and the few operations that conjugate gradients need on it."""
+
+    lam: Tensor
+    mu: Tensor
+
+    def dot(self, other: "_Step") -> Tensor:
+        return self.lam * other.lam + sample_sum(self.mu * other.mu)
+
+    def plus(self, factor: Tensor, other: "_Step") -> "_Step":
+        return _Step(self.lam + factor * other.lam, self.mu + per_sample(factor, self.mu) * other.mu)
+
+    def times(self, other: "_Step") -> "_Step":
+        return _Step(self.lam * other.lam, self.mu * other.mu)
+
+    def where(self, chosen: "_Step") -> "_Step":
+        return _Step(torch.where(chosen.lam, self.lam, 0.0), torch.where(chosen.mu, self.mu, 0.0))
+
+
+class _Point(NamedTuple):
+    """A pair of duals with the plan that minimises the Lagrangian there."""
+
+    lam: Tensor
+    mu: Tensor
+    rows: Rows
+    gradient: _Step
+    """Spending above the budget, and mass above the capacity of each pixel."""
+    value: Tensor
+    """The dual objective."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.lam, self.mu, *self.rows, *self.gradient, self.value)
+
+    def take(self, samples: Tensor) -> "_Point":
+        lam, mu, plan, active, count, spent, excess, value = (tensor[samples] for tensor in self.tensors())
+        return _Point(lam, mu, Rows(plan, active, count), _Step(spent, excess), value)
+
+    def put(self, samples: Tensor, other: "_Point") -> None:
+        for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
+            mine[samples] = theirs
+
+
+class _Problem(NamedTuple):
+    """The data of a batch of projections, in float64."""
+
+    target: Tensor
+    mass: Tensor
+    budget: Tensor
+    high: float
+    cost: Cost
+
+    def take(self, samples: Tensor) -> Self:
+        return self._replace(target=self.target[samples], mass=self.mass[samples], budget=self.budget[samples])
+
+    def distance(self, plan: Tensor) -> Tensor:
+        """The primal objective ``½‖Π − target‖²`` over the allowed entries."""
+        _, allowed = self.cost.entries(self.mass)
+        return sample_sum(ordered_sum(torch.where(allowed, plan - self.target, 0.0).square(), self.cost.axis)) / 2
+
+    def evaluate(self, lam: Tensor, mu: Tensor) -> _Point:
+        price, allowed = self.cost.entries(self.mass)
+        scores = self.target - per_sample(lam, self.target) * price - self.cost.gather(mu)
+        rows = project_rows(scores, self.mass, allowed, self.cost.axis)
+        gradient = _Step(
+            sample_sum(ordered_sum(rows.plan * price, self.cost.axis)) - self.budget,
+            self.cost.scatter(rows.plan) - self.high,
+        )
+        return _Point(lam, mu, rows, gradient, self.distance(rows.plan) + gradient.dot(_Step(lam, mu)))
+
+    def residual(self, point: _Point) -> Tensor:
+        """How far each constraint is from being met with complementary slackness, relative to budget and capacity."""
+        spent, excess = point.gradient
+        pixel = (point.mu - (point.mu + excess).clamp(min=0)).abs().flatten(1).amax(1)
+        budget = torch.where(point.lam > 0, spent.abs(), spent.clamp(min=0))
+        return torch.maximum(pixel / self.high, torch.where(self.budget > 0, budget / self.budget, 0.0))
+
+    def hessian(self, rows: Rows, step: _Step) -> _Step:
+        axis = self.cost.axis
+        price, _ = self.cost.entries(self.mass)
+        change = torch.where(rows.active, per_sample(step.lam, rows.plan) * price + self.cost.gather(step.mu), 0.0)
+        mean = (ordered_sum(change, axis) / rows.size).unsqueeze(axis)
+        change = torch.where(rows.active, change - mean, 0.0)
+        return _Step(sample_sum(ordered_sum(change * price, axis)), self.cost.scatter(change))
+
+    def curvature(self, rows: Rows) -> _Step:
+        """The diagonal of the Hessian."""
+        axis = self.cost.axis
+        price = torch.where(rows.active, self.cost.entries(self.mass)[0], 0.0)
+        spread = ordered_sum(price.square(), axis) - ordered_sum(price, axis).square() / rows.size
+        shared = torch.where(rows.active, (1 - 1 / rows.size).unsqueeze(axis), 0.0)
+        return _Step(sample_sum(spread.clamp(min=0)), self.cost.scatter(shared))
+
+    def newton(self, point: _Point, residual: Tensor, flat: Tensor) -> tuple[_Step, Tensor]:
+        """The regularised Newton step on the duals that are free to move, the others going to 0.
+
+        A pixel all of whose senders have nowhere else to go has no curvature: its dual must travel to the next piece,
+        by steps that double (``flat``) as long as the pixel stays so. Elsewhere the curvature is at least ½.
+        """
+        duals, gradient, curvature = _Step(point.lam, point.mu), point.gradient, self.curvature(point.rows)
+        free = _Step(
+            point.lam * curvature.lam.clamp(min=1e-12) + gradient.lam > 0,
+            point.mu + gradient.mu > 0,
+        )
+        level = curvature.mu < 0.25
+        damping = 0.1 * per_sample(residual.clamp(max=1), point.mu)
+        extra = _Step(
+            torch.where(curvature.lam > 0, 1e-12 * curvature.lam, 1.0),
+            torch.where(level, 0.5 / flat, 0.0) + damping * curvature.mu.clamp(min=0.5),
+        )
+        to_zero = _Step(-duals.lam, -duals.mu).where(_Step(~free.lam, ~free.mu))
+        side_effect = self.hessian(point.rows, to_zero)
+        minus = torch.full_like(self.budget, -1.0)
+        wanted = gradient.plus(minus, side_effect).where(free)
+        inverse = _Step(1 / (curvature.lam + extra.lam), 1 / (curvature.mu + extra.mu))
+        # Conjugate gradients, preconditioned by the diagonal; a sample stops on its own, by freezing.
+        step = _Step(torch.zeros_like(wanted.lam), torch.zeros_like(wanted.mu))
+        rest, ahead = wanted, inverse.times(wanted)
+        size = rest.dot(ahead)
+        enough = 1e-4 * residual.clamp(1e-8, 1) * size
+        for _ in range(CONJUGATE_STEPS):
+            running = size > enough
+            if not running.any():
+                break
+            image = self.hessian(point.rows, ahead).plus(-minus, extra.times(ahead)).where(free)
+            along = ahead.dot(image)
+            length = torch.where(running & (along > 0), size / along, 0.0)
+            step, rest = step.plus(length, ahead), rest.plus(-length, image)
+            scaled = inverse.times(rest)
+            new_size = rest.dot(scaled)
+            ahead = scaled.plus(torch.where(running, new_size / size, 0.0), ahead)
+            size = torch.where(running, new_size, size)
+        return step.plus(-minus, to_zero), torch.where(level & free.mu, 2 * flat, 1.0)
+
+    def line_search(self, point: _Point, step: _Step) -> tuple[_Point, Tensor]:
+        """The first of the steps 1, ⅓, ⅑, … along which the dual rises (Armijo), up to its rounding."""
+        length = torch.ones_like(self.budget)
+        evaluations = torch.zeros_like(self.budget, dtype=torch.int64)
+        noise = 1e-14 * point.value.abs()
+        best: _Point | None = None
+        todo = torch.arange(len(length), device=length.device)
+        for _ in range(30):
+            part, start = self.take(todo), point.take(todo)
+            moved = _Step(start.lam, start.mu).plus(length[todo], _Step(step.lam[todo], step.mu[todo]))
+            found = part.evaluate(moved.lam.clamp(min=0), moved.mu.clamp(min=0))
+            evaluations[todo] += 1
+            if best is None:
+                best = found
+            else:
+                best.put(todo, found)
+            climbed = _Step(found.lam - start.lam, found.mu - start.mu).dot(start.gradient)
+            todo = todo[found.value < start.value + 1e-4 * climbed - noise[todo]]
+            length[todo] /= 3
+            if len(todo) == 0:
+                break
+        assert best is not None
+        return best, evaluations

@@ -1,0 +1,122 @@
+"""Independent truth for the operators: a conic solver for the projections, HiGHS for the linear programs.
+
+Everything works on explicit lists of allowed moves (source, destination, price) built here from the definition of the
+cost, with none of the library's own layout code.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import clarabel
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.optimize import linprog
+
+from wasserball.threat import Cost, DenseCost, LocalCost
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moves:
+    """All allowed moves of one sample: flat indices into its mass, the price, and where the plan stores the move."""
+
+    source: npt.NDArray[np.int64]
+    destination: npt.NDArray[np.int64]
+    price: Array
+    entry: tuple[npt.NDArray[np.int64], ...]
+
+    def sums(self, ends: npt.NDArray[np.int64], points: int) -> sp.csr_matrix:
+        """The matrix that adds up a vector of moves by their source or by their destination."""
+        count = len(ends)
+        return sp.csr_matrix((np.ones(count), (ends, np.arange(count))), (points, count))
+
+
+def moves(cost: Cost, shape: tuple[int, ...]) -> Moves:
+    """Every move that ``cost`` allows on a sample of mass of this shape (without the batch)."""
+    found = list(_local(cost, shape) if isinstance(cost, LocalCost) else _dense(cost, shape))
+    source, destination, price, entries = zip(*found, strict=True)
+    entry = tuple(np.array(index) for index in zip(*entries, strict=True))
+    return Moves(np.array(source), np.array(destination), np.array(price), entry)
+
+
+def _local(cost: LocalCost, shape: tuple[int, ...]) -> Iterator[tuple[int, int, float, tuple[int, ...]]]:
+    channels, height, width = shape
+    reach = cost.window // 2
+    for c, h, w in np.ndindex(channels, height, width):
+        for down in range(-reach, reach + 1):
+            for right in range(-reach, reach + 1):
+                if 0 <= h + down < height and 0 <= w + right < width:
+                    norm = {"euclidean": 2, "l1": 1, "linf": np.inf}[cost.metric]
+                    price = float(np.linalg.norm([down, right], norm)) ** cost.power
+                    k = (down + reach) * cost.window + right + reach
+                    here = (c * height + h) * width + w
+                    yield here, here + down * width + right, price, (k, c, h, w)
+
+
+def _dense(cost: Cost, shape: tuple[int, ...]) -> Iterator[tuple[int, int, float, tuple[int, ...]]]:
+    assert isinstance(cost, DenseCost)
+    *channels, n = shape
+    for *c, i, j in np.ndindex(*channels, n, n):
+        price = float(cost.matrix[i, j])
+        if np.isfinite(price):
+            offset = c[0] * n if c else 0
+            yield offset + i, offset + j, price, (*c, i, j)
+
+
+def project_qp(target: Array, mass: Array, budget: float, cost: Cost, high: float | None = None) -> Array:
+    """``argmin ½‖Π − target‖²`` over ball (and box) by an interior point method, for one sample."""
+    move = moves(cost, mass.shape)
+    wanted, count, points = target[move.entry], len(move.source), mass.size
+    # Rows without mass hold nothing; leaving them out keeps the interior of the problem from vanishing.
+    alive = mass.ravel()[move.source] > 0
+    scale = max(mass.max(), 1e-300)
+    plan = np.zeros_like(target)
+    if budget == 0 or not alive.any():
+        stay = (move.source == move.destination) & alive
+        plan[tuple(index[stay] for index in move.entry)] = mass.ravel()[move.source[stay]]
+        return plan
+    rows, columns = (move.sums(ends, points)[:, alive] for ends in (move.source, move.destination))
+    held = mass.ravel() > 0
+    blocks = [rows[held], -sp.identity(int(alive.sum())), sp.csr_matrix(move.price[alive])]
+    limits = [mass.ravel()[held] / scale, np.zeros(int(alive.sum())), np.array([budget / scale])]
+    if high is not None:
+        blocks.append(columns)
+        limits.append(np.full(points, high / scale))
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    settings.reduced_tol_gap_abs = settings.reduced_tol_gap_rel = settings.reduced_tol_feas = 1e-10
+    cones = [clarabel.ZeroConeT(int(held.sum())), clarabel.NonnegativeConeT(sum(map(len, limits[1:])))]
+    solver = clarabel.DefaultSolver(
+        sp.csc_matrix(sp.identity(int(alive.sum()))),
+        -wanted[alive] / scale,
+        sp.csc_matrix(sp.vstack(blocks)),
+        np.concatenate(limits),
+        cones,
+        settings,
+    )
+    found = np.zeros(count)
+    found[alive] = np.array(solver.solve().x) * scale
+    plan[move.entry] = found
+    return plan
+
+
+def minimize_lp(gradient: Array, mass: Array, budget: float, cost: Cost) -> float:
+    """``min <Π, gradient[destination]>`` over the ball by HiGHS, for one sample."""
+    move = moves(cost, mass.shape)
+    scale = max(float(np.abs(gradient).max()), 1e-300)
+    size = max(mass.max(), 1e-300)
+    result = linprog(
+        gradient.ravel()[move.destination] / scale,
+        A_ub=sp.csr_matrix(move.price),
+        b_ub=[budget / size],
+        A_eq=move.sums(move.source, mass.size),
+        b_eq=mass.ravel() / size,
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    assert result.status == 0, result.message
+    value: float = result.fun * scale * size
+    return value

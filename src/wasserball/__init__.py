@@ -1,0 +1,23 @@
+"""How robust is an image classifier when an adversary may move pixel mass? Attacks and certificates in the
+Wasserstein ball."""
+
+from wasserball import operators
+from wasserball.plan import TransportPlan
+from wasserball.solvers import Minimum, minimize
+from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall
+from wasserball.verify import Certificate, verify
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Certificate",
+    "Cost",
+    "DenseCost",
+    "LocalCost",
+    "Minimum",
+    "TransportPlan",
+    "WassersteinBall",
+    "minimize",
+    "operators",
+    "verify",
+]

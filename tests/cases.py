@@ -1,6 +1,7 @@
 """Problems for the operators, drawn by hypothesis: over costs, shapes, scales, dtypes and the corners of each."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from wasserball import Cost, DenseCost, LocalCost
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Problem:
     """A projection or an oracle call for a batch of two samples."""
 
@@ -21,6 +22,13 @@ class Problem:
     budget: Tensor
     scale: float
     """The one common scale of mass, target and budget; errors are relative to it."""
+
+    def __repr__(self) -> str:
+        kind = f"{tuple(self.mass.shape)} {self.mass.dtype} of scale {self.scale:g}"
+        return f"Problem({self.cost}, mass {kind}, budget {self.budget.tolist()})"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(repr(self))  # hypothesis would print every tensor
 
     @property
     def high(self) -> float:
@@ -49,8 +57,8 @@ def costs(draw: st.DrawFn, largest: int) -> tuple[Cost, tuple[int, ...], float]:
 
 
 @st.composite
-def problems(draw: st.DrawFn, largest: int = 9) -> Problem:
-    """Masses with black and white pixels, targets of any kind, budgets from 0 to far above need."""
+def problems(draw: st.DrawFn, largest: int = 9, tiniest: float = -6) -> Problem:
+    """Masses with black and white pixels, targets of any kind, budgets of 0 and from 10**tiniest to far above need."""
     cost, shape, smallest = draw(costs(largest))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))
     scale = 10.0 ** draw(st.integers(-6, 6))
@@ -65,6 +73,8 @@ def problems(draw: st.DrawFn, largest: int = 9) -> Problem:
         change = cost.gather(gradient).expand(cost.plan_shape(masses))
     else:
         change = torch.from_numpy(rng.standard_normal(cost.plan_shape(masses))).to(dtype)
-    budget = [draw(st.one_of(st.just(0.0), st.floats(-6, 2).map(lambda e: scale * smallest * 10**e))) for _ in "ab"]
+    budget = [
+        draw(st.one_of(st.just(0.0), st.floats(tiniest, 2).map(lambda e: scale * smallest * 10**e))) for _ in "ab"
+    ]
     target = cost.identity(masses) + step * change
     return Problem(cost, masses, target, gradient, torch.tensor(budget, dtype=torch.float64), scale)

@@ -140,7 +140,7 @@ def test_no_sample_depends_on_its_batch_mates(seed: int, dtype: torch.dtype, cas
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(tol=0.0), "tol must be a finite number > 0, got 0.0"),
+        (dict(tol=0.0), "tol must be a number in \\(0, 1\\), got 0.0"),
         (dict(max_iterations=0), "max_iterations must be"),
         (dict(budget=torch.tensor([1.0, 2.0])), "budget must be a number or have shape"),
         (dict(target=torch.zeros(1, 1, 4, 4)), "target must have shape"),

@@ -17,7 +17,16 @@ def check_floating(name: str, tensor: object) -> Tensor:
         raise ValueError(f"{name} must be float32 or float64, got {tensor.dtype}")
     if tensor.ndim == 0 or tensor.numel() == 0:
         raise ValueError(f"{name} must hold at least one sample, got shape {tuple(tensor.shape)}")
+    check_real(name, tensor)
     return tensor
+
+
+def check_real(name: str, tensor: Tensor) -> None:
+    """A tensor that holds real numbers: not complex, not bool, not an empty shell on the meta device."""
+    if tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} must hold real numbers, got {tensor.dtype}")
+    if tensor.is_meta:
+        raise ValueError(f"{name} must hold values, got a tensor on the device {tensor.device}")
 
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
@@ -50,10 +59,11 @@ def check_per_sample(name: str, value: float | Tensor, like: Tensor) -> Tensor:
     """A non-negative number, or one for each sample, as a float64 tensor ``(B,)`` on the device of ``like``."""
     batch = like.shape[0]
     if isinstance(value, Tensor):
+        check_real(name, value)
         numbers = value.detach().to(device=like.device, dtype=torch.float64)
         if numbers.ndim and tuple(numbers.shape) != (batch,):
             raise ValueError(f"{name} must be a number or have shape ({batch},), got {tuple(numbers.shape)}")
-        numbers = numbers.expand(batch).contiguous()
+        numbers = numbers.expand(batch).clone()
     elif isinstance(value, Real) and not isinstance(value, bool):
         numbers = torch.full((batch,), float(value), dtype=torch.float64, device=like.device)
     else:
@@ -69,6 +79,13 @@ def check_positive(name: str, value: float) -> float:
     """A finite number above zero."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+    return float(value)
+
+
+def check_tolerance(name: str, value: float) -> float:
+    """A relative tolerance: a number between zero and one, neither included."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
+        raise ValueError(f"{name} must be a number in (0, 1), got {value!r}")
     return float(value)
 
 

@@ -1,19 +1,18 @@
 """A transport plan: who sends how much where. The witness that an image lies in the ball."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from os import PathLike
 from typing import Self
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from wasserball.checks import check_floating
-from wasserball.threat import Cost, DenseCost, LocalCost
+from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall, check_cost
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,14 +23,21 @@ class TransportPlan:
     cost: Cost
 
     def __post_init__(self) -> None:
+        check_cost(self.cost)
         check_floating("values", self.values)
-        if self.values.ndim < 3 or self.cost.plan_shape(self._mass_like) != tuple(self.values.shape):
-            raise ValueError(f"values must have the layout of {self.cost}, got shape {tuple(self.values.shape)}")
+        shape = tuple(self.values.shape)
+        try:
+            self.cost.check_mass("mass", self._mass_like)
+            fits = self.cost.plan_shape(self._mass_like) == shape
+        except (ValueError, IndexError):
+            fits = False
+        if not fits:
+            raise ValueError(f"values must have the layout of {self.cost}, got shape {shape}")
 
     @classmethod
     def identity(cls, mass: Tensor, cost: Cost) -> Self:
         """The plan that leaves ``mass`` where it is."""
-        cost.check_mass("mass", check_floating("mass", mass))
+        WassersteinBall(mass, 0.0, cost)
         return cls(cost.identity(mass), cost)
 
     @property
@@ -70,7 +76,7 @@ class TransportPlan:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan and its cost to a safetensors file."""
         tensors = {"values": self.values.contiguous()}
-        metadata = {"format": "wasserball.TransportPlan"}
+        metadata: dict[str, str] = {}
         if isinstance(self.cost, LocalCost):
             metadata["cost"] = json.dumps({key: asdict(self.cost)[key] for key in ("window", "metric", "power")})
         else:
@@ -81,10 +87,10 @@ class TransportPlan:
     @classmethod
     def load(cls, path: str | PathLike[str], device: str | torch.device = "cpu") -> Self:
         """Read what :meth:`save` wrote."""
-        with safe_open(path, framework="pt", device=str(device)) as file:
-            metadata: Mapping[str, str] = file.metadata() or {}
-            if metadata.get("format") != "wasserball.TransportPlan":
-                raise ValueError(f"path must be a file written by TransportPlan.save, got {path}")
-            description = metadata.get("cost")
-            cost = LocalCost(**json.loads(description)) if description else DenseCost(file.get_tensor("matrix"))
-            return cls(file.get_tensor("values"), cost)
+        try:
+            with safe_open(path, framework="pt", device=str(device)) as file:
+                description: str | None = (file.metadata() or {}).get("cost")
+                cost = LocalCost(**json.loads(description)) if description else DenseCost(file.get_tensor("matrix"))
+                return cls(file.get_tensor("values"), cost)
+        except (SafetensorError, TypeError) as error:
+            raise ValueError(f"path must be a file written by TransportPlan.save, got {path}: {error}") from error

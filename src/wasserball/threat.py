@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wasserball.checks import check_bounds, check_floating, check_per_sample, check_range
+from wasserball.checks import check_bounds, check_floating, check_per_sample, check_range, check_real
 from wasserball.sums import ordered_sum, sample_sum
 
 Metric = Literal["euclidean", "l1", "linf"]
@@ -28,6 +28,8 @@ class Cost(ABC):
     """
 
     axis: int
+    space: tuple[int, ...]
+    """The axes of the mass along which it can move; the others are the batch and the channels."""
 
     @abstractmethod
     def check_mass(self, name: str, mass: Tensor) -> None:
@@ -93,14 +95,19 @@ class LocalCost(Cost):
     metric: Metric = "euclidean"
     power: float = 1
     axis: int = field(default=1, init=False, repr=False, compare=False)
+    space: tuple[int, ...] = field(default=(-2, -1), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 1 or self.window % 2 == 0:
             raise ValueError(f"window must be an odd integer >= 1, got {self.window!r}")
         if self.metric not in get_args(Metric):
             raise ValueError(f"metric must be one of {', '.join(get_args(Metric))}, got {self.metric!r}")
-        if not (isinstance(self.power, int | float) and 1 <= self.power < math.inf):
+        if isinstance(self.power, bool) or not isinstance(self.power, int | float) or not 1 <= self.power < math.inf:
             raise ValueError(f"power must be a finite number >= 1, got {self.power!r}")
+        try:
+            self.price(self.window, self.window)
+        except OverflowError:
+            raise ValueError(f"power must leave prices finite, got {self.power!r}") from None
 
     @cached_property
     def offsets(self) -> tuple[tuple[int, int], ...]:
@@ -169,6 +176,12 @@ class LocalCost(Cost):
         return torch.full_like(mass, len(self.offsets) // 2, dtype=torch.int64)
 
 
+def check_cost(cost: object) -> None:
+    """Raise ``ValueError`` for anything but a cost."""
+    if not isinstance(cost, Cost):
+        raise ValueError(f"cost must be a LocalCost or a DenseCost, got {cost!r}")
+
+
 @lru_cache(maxsize=32)
 def _local_entries(cost: LocalCost, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     rows = torch.arange(height, device=device).view(1, 1, height, 1)
@@ -179,7 +192,7 @@ def _local_entries(cost: LocalCost, height: int, width: int, device: torch.devic
     return prices, allowed
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class DenseCost(Cost):
     """Mass moves between any two of ``n`` points: ``matrix[i, j]`` is the price from i to j, ``inf`` forbids the move.
 
@@ -189,6 +202,7 @@ class DenseCost(Cost):
 
     matrix: Tensor
     axis: int = field(default=-1, init=False, repr=False)
+    space: tuple[int, ...] = field(default=(-1,), init=False, repr=False)
 
     def __post_init__(self) -> None:
         matrix = self.matrix
@@ -196,7 +210,8 @@ class DenseCost(Cost):
             raise ValueError(f"matrix must be a torch.Tensor, got {type(matrix).__name__}")
         if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.numel() == 0:
             raise ValueError(f"matrix must be square and not empty, got shape {tuple(matrix.shape)}")
-        matrix = matrix.detach().to(torch.float64)
+        check_real("matrix", matrix)
+        matrix = matrix.detach().to(torch.float64, copy=True)
         off_diagonal = ~torch.eye(matrix.shape[0], dtype=torch.bool, device=matrix.device)
         for bad, wanted in (
             (torch.isnan(matrix), "not NaN"),
@@ -208,6 +223,9 @@ class DenseCost(Cost):
                 i, j = bad.nonzero()[0].tolist()
                 raise ValueError(f"matrix must be {wanted}: entry ({i}, {j}) is {matrix[i, j].item()!r}")
         object.__setattr__(self, "matrix", matrix)
+
+    def __repr__(self) -> str:
+        return f"DenseCost({self.matrix.shape[0]} points)"
 
     @cached_property
     def is_metric(self) -> bool:
@@ -259,8 +277,7 @@ class WassersteinBall:
     bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.cost, Cost):
-            raise ValueError(f"cost must be a LocalCost or a DenseCost, got {self.cost!r}")
+        check_cost(self.cost)
         check_floating("mass", self.mass)
         self.cost.check_mass("mass", self.mass)
         check_range("mass", self.mass, 0, math.inf if self.bounds is None else check_bounds(self.bounds))

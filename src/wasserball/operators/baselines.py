@@ -23,6 +23,7 @@ BOX_TOLERANCE = 1e-3
 """On the box of the capacity-constrained projection, "up to the third digit" (paper App. G)."""
 
 
+@torch.no_grad()
 def bisection_projection(
     target: Tensor, mass: Tensor, budget: float | Tensor, cost: Cost, *, iterations: int = 15
 ) -> Solution:
@@ -40,6 +41,7 @@ def bisection_projection(
     return _solution(_project_rows(rows, root.lam, layout), root, layout, delta)
 
 
+@torch.no_grad()
 def capacity_projection(
     target: Tensor,
     mass: Tensor,
@@ -91,6 +93,7 @@ def capacity_projection(
     )
 
 
+@torch.no_grad()
 def entropic_bisection_oracle(
     gradient: Tensor,
     mass: Tensor,

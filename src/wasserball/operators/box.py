@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_bounds, check_count, check_like, check_per_sample, check_positive
+from wasserball.checks import check_bounds, check_count, check_like, check_per_sample, check_tolerance
 from wasserball.kernels.reference import Rows, project_rows
 from wasserball.operators.projection import upper_bound
 from wasserball.operators.rounding import per_sample, within_box
@@ -20,8 +20,11 @@ from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
 CONJUGATE_STEPS = 100
+BUDGET_WEIGHT = 1e-3
+"""A pixel that is over must be cut, but what is left of the budget is only unused: it need not be met as sharply."""
 
 
+@torch.no_grad()
 def project_box(
     target: Tensor,
     mass: Tensor,
@@ -36,37 +39,40 @@ def project_box(
 ) -> Solution:
     """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget, Πᵀ1 ≤ high`` (paper App. G).
 
-    Solved until no pixel exceeds ``high`` by more than ``tol·high`` and the budget is met to ``tol``, both with
+    Solved until no pixel exceeds ``high`` by more than ``tol·high`` and the budget is met to ``1000·tol``, both with
     complementary slackness; ``lam`` and ``mu`` of an earlier solution warm-start it. What is returned is strictly
     feasible all the same, in the dtype of ``target``, converged or not: no pixel of ``image`` lies outside
     ``[0, high]``, the plan spends at most the budget, and rows keep their mass. ``gap`` proves how good it is:
     ``½‖Π − Π*‖² ≤ gap``.
     """
-    high = check_bounds(bounds)
     WassersteinBall(mass, 0.0, cost, bounds)
+    high = mass.new_tensor(check_bounds(bounds)).item()  # as a pixel can hold it
     check_like("target", target, cost.plan_shape(mass), mass)
-    check_positive("tol", tol)
+    check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)
     allowance = check_per_sample("budget", budget, mass)
     start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass)
     start_mu = torch.zeros_like(mass) if mu is None else check_like("mu", mu, mass.shape, mass)
 
-    problem = _Problem(target.double(), mass.double(), allowance, high, cost)
     # Nothing can move without a budget: at this λ the identity is optimal, and proves itself so.
-    start_lam = torch.where(allowance > 0, start_lam, upper_bound(target, mass, cost))
+    still = upper_bound(target, mass, cost)
+    white = (mass >= high).all(dim=cost.space, keepdim=True).expand_as(mass)
+    floor = torch.where(white, -torch.inf, 0.0).double()
+    problem = _Problem(target.double(), mass.double(), allowance, still, floor, high, cost)
+    start_lam = torch.where(allowance > 0, start_lam, still)
     point = problem.evaluate(start_lam, start_mu.double().clamp(min=0))
     iterations = torch.ones_like(allowance, dtype=torch.int64)
     residual = problem.residual(point)
-    flat = torch.ones_like(point.mu)
+    flat = _Step(torch.ones_like(point.lam), torch.ones_like(point.mu))
     for _ in range(max_iterations):
         todo = ((residual > tol) & (allowance > 0)).nonzero().squeeze(1)
         if len(todo) == 0:
             break
         part = problem.take(todo)
-        step, stretch = part.newton(point.take(todo), residual[todo], flat[todo])
+        step, stretch = part.newton(point.take(todo), residual[todo], _Step(flat.lam[todo], flat.mu[todo]))
         found, evaluations = part.line_search(point.take(todo), step)
         point.put(todo, found)
-        flat[todo] = stretch
+        flat.lam[todo], flat.mu[todo] = stretch
         iterations[todo] += evaluations
         residual[todo] = part.residual(found)
     answer, image, spent = within_box(point.rows.plan, mass, allowance, high, cost, target.dtype)
@@ -79,7 +85,7 @@ def project_box(
         iterations=iterations,
         converged=(residual <= tol) | (allowance == 0),
         gap=gap.clamp(min=0),
-        mu=point.mu,
+        mu=torch.where(white, point.mu - point.mu.amin(cost.space, keepdim=True), point.mu),
     )
 
 
@@ -131,11 +137,21 @@ class _Problem(NamedTuple):
     target: Tensor
     mass: Tensor
     budget: Tensor
+    still: Tensor
+    """A λ at which nothing moves, in the absence of the box: the scale of λ."""
+    floor: Tensor
+    """The least μ: 0, but −inf in an all-white channel, which has to stay full and so pins μ only up to a constant."""
     high: float
     cost: Cost
 
     def take(self, samples: Tensor) -> Self:
-        return self._replace(target=self.target[samples], mass=self.mass[samples], budget=self.budget[samples])
+        return self._replace(
+            target=self.target[samples],
+            mass=self.mass[samples],
+            budget=self.budget[samples],
+            still=self.still[samples],
+            floor=self.floor[samples],
+        )
 
     def distance(self, plan: Tensor) -> Tensor:
         """The primal objective ``½‖Π − target‖²`` over the allowed entries."""
@@ -155,9 +171,10 @@ class _Problem(NamedTuple):
     def residual(self, point: _Point) -> Tensor:
         """How far each constraint is from being met with complementary slackness, relative to budget and capacity."""
         spent, excess = point.gradient
-        pixel = (point.mu - (point.mu + excess).clamp(min=0)).abs().flatten(1).amax(1)
+        pixel = (point.mu - torch.maximum(point.mu + excess, self.floor)).abs().flatten(1).amax(1)
         budget = torch.where(point.lam > 0, spent.abs(), spent.clamp(min=0))
-        return torch.maximum(pixel / self.high, torch.where(self.budget > 0, budget / self.budget, 0.0))
+        budget = torch.where(self.budget > 0, BUDGET_WEIGHT * budget / self.budget, 0.0)
+        return torch.maximum(pixel / self.high, budget)
 
     def hessian(self, rows: Rows, step: _Step) -> _Step:
         axis = self.cost.axis
@@ -175,22 +192,23 @@ class _Problem(NamedTuple):
         shared = torch.where(rows.active, (1 - 1 / rows.size).unsqueeze(axis), 0.0)
         return _Step(sample_sum(spread.clamp(min=0)), self.cost.scatter(shared))
 
-    def newton(self, point: _Point, residual: Tensor, flat: Tensor) -> tuple[_Step, Tensor]:
+    def newton(self, point: _Point, residual: Tensor, flat: _Step) -> tuple[_Step, _Step]:
         """The regularised Newton step on the duals that are free to move, the others going to 0.
 
         A pixel all of whose senders have nowhere else to go has no curvature: its dual must travel to the next piece,
-        by steps that double (``flat``) as long as the pixel stays so. Elsewhere the curvature is at least ½.
+        by steps that double (``flat``) as long as it stays so; likewise λ. Elsewhere a pixel's curvature is at least ½.
         """
         duals, gradient, curvature = _Step(point.lam, point.mu), point.gradient, self.curvature(point.rows)
         free = _Step(
             point.lam * curvature.lam.clamp(min=1e-12) + gradient.lam > 0,
-            point.mu + gradient.mu > 0,
+            point.mu + gradient.mu > self.floor,
         )
-        level = curvature.mu < 0.25
+        level = _Step(curvature.lam <= 1e-14 * self.cost.entries(self.mass)[0].max() ** 2, curvature.mu < 0.25)
+        leap = (self.still / 16 * flat.lam).clamp(min=torch.finfo(torch.float64).tiny)
         damping = 0.1 * per_sample(residual.clamp(max=1), point.mu)
         extra = _Step(
-            torch.where(curvature.lam > 0, 1e-12 * curvature.lam, 1.0),
-            torch.where(level, 0.5 / flat, 0.0) + damping * curvature.mu.clamp(min=0.5),
+            torch.where(level.lam, gradient.lam.abs() / leap, 1e-12 * curvature.lam),
+            torch.where(level.mu, 0.5 / flat.mu, 0.0) + damping * curvature.mu.clamp(min=0.5),
         )
         to_zero = _Step(-duals.lam, -duals.mu).where(_Step(~free.lam, ~free.mu))
         side_effect = self.hessian(point.rows, to_zero)
@@ -214,7 +232,10 @@ class _Problem(NamedTuple):
             new_size = rest.dot(scaled)
             ahead = scaled.plus(torch.where(running, new_size / size, 0.0), ahead)
             size = torch.where(running, new_size, size)
-        return step.plus(-minus, to_zero), torch.where(level & free.mu, 2 * flat, 1.0)
+        stretch = _Step(
+            torch.where(level.lam & free.lam, 2 * flat.lam, 1.0), torch.where(level.mu & free.mu, 2 * flat.mu, 1.0)
+        )
+        return step.plus(-minus, to_zero), stretch
 
     def line_search(self, point: _Point, step: _Step) -> tuple[_Point, Tensor]:
         """The first of the steps 1, ⅓, ⅑, … along which the dual rises (Armijo), up to its rounding."""
@@ -226,7 +247,7 @@ class _Problem(NamedTuple):
         for _ in range(30):
             part, start = self.take(todo), point.take(todo)
             moved = _Step(start.lam, start.mu).plus(length[todo], _Step(step.lam[todo], step.mu[todo]))
-            found = part.evaluate(moved.lam.clamp(min=0), moved.mu.clamp(min=0))
+            found = part.evaluate(moved.lam.clamp(min=0), torch.maximum(moved.mu, part.floor))
             evaluations[todo] += 1
             if best is None:
                 best = found

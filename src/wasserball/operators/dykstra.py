@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_count, check_like, check_per_sample, check_positive
+from wasserball.checks import check_count, check_like, check_per_sample, check_tolerance
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.rounding import per_sample
 from wasserball.operators.solution import Solution
@@ -15,6 +15,7 @@ from wasserball.threat import Cost, WassersteinBall
 Callback = Callable[[int, Tensor, Tensor], None]
 
 
+@torch.no_grad()
 def dykstra(
     target: Tensor,
     mass: Tensor,
@@ -42,7 +43,7 @@ def dykstra(
     WassersteinBall(mass, 0.0, cost)
     check_like("target", target, cost.plan_shape(mass), mass)
     delta = check_per_sample("budget", budget, mass)
-    check_positive("tol", tol)
+    check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)
 
     price, allowed = cost.entries(mass)

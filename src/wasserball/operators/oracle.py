@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_like, check_per_sample, check_positive
+from wasserball.checks import check_like, check_per_sample, check_positive, check_tolerance
 from wasserball.kernels.reference import Moves, best_moves, move, soft_moves, softmax
 from wasserball.operators.dual import MAX_EVALUATIONS, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
@@ -26,6 +26,7 @@ class Answer(NamedTuple):
     gap: Tensor
 
 
+@torch.no_grad()
 def linear_minimizer(
     gradient: Tensor,
     mass: Tensor,
@@ -50,10 +51,11 @@ def linear_minimizer(
     WassersteinBall(mass, 0.0, cost)
     check_like("gradient", gradient, mass.shape, mass)
     allowance = check_per_sample("budget", budget, mass)
+    check_tolerance("tol", tol)
     if gamma == 0:
         answer = _exact(gradient, mass, allowance, cost)
     else:
-        answer = _entropic(gradient, mass, allowance, cost, check_positive("gamma", gamma), check_positive("tol", tol))
+        answer = _entropic(gradient, mass, allowance, cost, check_positive("gamma", gamma), tol)
     count = cost.plan_shape(mass)[cost.axis]
     if return_plan:
         plan = torch.stack([answer.entries(k) for k in range(count)], cost.axis)
@@ -167,17 +169,30 @@ def _entropic(gradient: Tensor, mass: Tensor, budget: Tensor, cost: Cost, gamma:
     under, over = evaluate(lam, everyone)[0], evaluate(root.low, everyone)[0]
     jump = ~root.converged & (over > under)
     share = torch.where(jump, (budget - under) / (over - under), 0.0).clamp(0, 1)
-    spent = torch.lerp(under, over, share) * (budget > 0)
-    (_, total), (_, total_low) = weigh(lam, everyone), weigh(root.low, everyone)
-    home = cost.home(mass)
+    totals = weigh(lam, everyone)[1], weigh(root.low, everyone)[1]
+    home, stuck = cost.home(mass), per_sample(budget == 0, mass)
 
-    def entries(k: int) -> Tensor:
+    def unscaled(k: int) -> Tensor:
         value, price = move(gradient, cost, k)
-        high = ((value + per_sample(lam, mass) * price) / -gamma - total).exp()
-        low = ((value + per_sample(root.low, mass) * price) / -gamma - total_low).exp()
-        part = torch.lerp(high, low, per_sample(share, mass))
-        return mass * torch.where(per_sample(budget > 0, mass), part, (home == k).double())
+        high, low = (
+            ((value + per_sample(at, mass) * price) / -gamma - total).exp()
+            for at, total in zip((lam, root.low), totals, strict=True)
+        )
+        return torch.where(stuck, (home == k).double(), torch.lerp(high, low, per_sample(share, mass)))
 
+    # The rows would add up to 1 by themselves, but for what is lost where the gradient is far larger than γ.
+    row_sums = torch.zeros_like(mass)
+    for k in range(cost.plan_shape(mass)[cost.axis]):
+        row_sums += unscaled(k)
+
+    spent = torch.lerp(under, over, share) * (budget > 0)
     gap = lam * (budget - spent) + (lam - root.low) * share * (over - budget).clamp(min=0)
     narrow = lam - root.low <= 1e-12 * lam
-    return Answer(entries, lam, spent, root.evaluations, root.converged | narrow | (budget == 0), gap)
+    return Answer(
+        entries=lambda k: mass * unscaled(k) / row_sums,
+        lam=lam,
+        spent=spent,
+        iterations=root.evaluations,
+        converged=root.converged | narrow | (budget == 0),
+        gap=gap,
+    )

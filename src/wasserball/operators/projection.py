@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_like, check_per_sample, check_positive
+from wasserball.checks import check_like, check_per_sample, check_range, check_tolerance
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.dual import Evaluate, Root, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
@@ -12,6 +12,7 @@ from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
 
+@torch.no_grad()
 def project(
     target: Tensor,
     mass: Tensor,
@@ -19,7 +20,7 @@ def project(
     cost: Cost,
     *,
     lam: Tensor | None = None,
-    tol: float = 1e-6,
+    tol: float = 1e-7,
 ) -> Solution:
     """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 6).
 
@@ -33,9 +34,10 @@ def project(
     WassersteinBall(mass, 0.0, cost)
     check_like("target", target, cost.plan_shape(mass), mass)
     start = None if lam is None else check_per_sample("lam", lam, mass)
-    return _project(target, mass, check_per_sample("budget", budget, mass), cost, start, check_positive("tol", tol))
+    return _project(target, mass, check_per_sample("budget", budget, mass), cost, start, check_tolerance("tol", tol))
 
 
+@torch.no_grad()
 def project_step(
     plan: Tensor,
     gradient: Tensor,
@@ -45,7 +47,7 @@ def project_step(
     cost: Cost,
     *,
     lam: Tensor | None = None,
-    tol: float = 1e-6,
+    tol: float = 1e-7,
 ) -> Solution:
     """:func:`project` of ``plan + step · gradient[destination]``: one step of gradient ascent (paper §3).
 
@@ -57,8 +59,10 @@ def project_step(
     check_like("gradient", gradient, mass.shape, mass)
     size = check_per_sample("step", step, mass)
     start = None if lam is None else check_per_sample("lam", lam, mass)
-    target = plan + cost.gather(per_sample(size, mass).to(gradient.dtype) * gradient)
-    return _project(target, mass, check_per_sample("budget", budget, mass), cost, start, check_positive("tol", tol))
+    change = per_sample(size, mass).to(gradient.dtype) * gradient
+    check_range("step · gradient", change)
+    target = plan + cost.gather(change)
+    return _project(target, mass, check_per_sample("budget", budget, mass), cost, start, check_tolerance("tol", tol))
 
 
 def _project(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, start: Tensor | None, tol: float) -> Solution:

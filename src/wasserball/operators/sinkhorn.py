@@ -6,13 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_count, check_like, check_per_sample, check_positive
+from wasserball.checks import check_count, check_like, check_per_sample, check_positive, check_tolerance
 from wasserball.operators.rounding import per_sample, within_budget
 from wasserball.operators.solution import Solution
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, DenseCost, WassersteinBall
 
 
+@torch.no_grad()
 def sinkhorn(
     target: Tensor,
     mass: Tensor,
@@ -42,7 +43,7 @@ def sinkhorn(
     check_like("target", target, mass.shape, mass)
     delta = check_per_sample("budget", budget, mass)
     check_positive("gamma", gamma)
-    check_positive("tol", tol)
+    check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)
 
     total = sample_sum(mass.double())

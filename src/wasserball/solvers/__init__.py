@@ -4,13 +4,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from wasserball.checks import check_count, check_positive
+from wasserball.checks import check_count, check_tolerance
 from wasserball.solvers.frank_wolfe import frank_wolfe
 from wasserball.solvers.objective import Minimum, Objective
 from wasserball.solvers.projected_gradient import projected_gradient
 from wasserball.threat import Cost, LocalCost, WassersteinBall
 
-__all__ = ["Minimum", "Objective", "minimize"]
+__all__ = ["Method", "Minimum", "Objective", "minimize"]
 
 Method = Literal["pgd", "frank-wolfe"]
 
@@ -35,9 +35,11 @@ def minimize(
     ``"pgd"`` is accelerated and precise; ``"frank-wolfe"`` takes cheap first steps, needs no plan
     (``return_plan=False`` keeps its memory linear in the number of pixels) and is slow to the last digits.
     """
+    if not callable(objective):
+        raise ValueError(f"objective must be callable, got {objective!r}")
     ball = WassersteinBall(mass, eps, LocalCost() if cost is None else cost)
     check_count("steps", steps)
-    check_positive("tol", tol)
+    check_tolerance("tol", tol)
     if method == "pgd":
         return projected_gradient(objective, ball, steps, tol)
     if method == "frank-wolfe":

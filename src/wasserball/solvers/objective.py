@@ -34,12 +34,14 @@ class Minimum:
 
 def value_and_gradient(objective: Objective, image: Tensor) -> tuple[Tensor, Tensor]:
     """The objective of each sample and its gradient with respect to the image, in float64 and in the image's dtype."""
-    with torch.enable_grad():
-        leaf = image.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = image.detach().clone().requires_grad_()
         values = evaluate(objective, leaf)
         if not values.requires_grad:
             raise ValueError("objective must be differentiable: its values do not depend on the images")
-        (gradient,) = torch.autograd.grad(values.sum(), leaf)
+        (gradient,) = torch.autograd.grad(values.sum(), leaf, allow_unused=True)
+    if gradient is None:
+        raise ValueError("objective must be differentiable: its values do not depend on the images")
     bad = ~torch.isfinite(gradient).flatten(1).all(1)
     if bad.any():
         raise ValueError(f"objective must have a finite gradient: sample {int(bad.nonzero()[0])} has not")

@@ -22,8 +22,8 @@ def projected_gradient(objective: Objective, ball: WassersteinBall, steps: int, 
     starts anew (O'Donoghue & Candès 2015), which makes the convergence linear near the optimum.
     """
     mass, cost = ball.mass, ball.cost
-    # The last digits of the answer are those of the projection.
-    precision = 1e-9 if mass.dtype == torch.float64 else 1e-6
+    # What the projection leaves of the budget stays in the gap.
+    precision = min(1e-6, max(1e-12, tol / 10))
     noise = 4 * torch.finfo(mass.dtype).eps
     plan = cost.identity(mass)
     lead = plan.clone()

@@ -63,9 +63,9 @@ def verify(
     - All pixels are within ``bounds``, exactly.
     - Each channel keeps its mass, but for ``tolerance`` times it and half an ulp of each of its pixels in ``z``.
     - The least cost of getting from ``x`` to ``z``, this difference in mass left out, is at most ``δ·(1 + tolerance)``
-      plus what the rounding of ``z`` can cost: for every pixel that changed, the error of a sum of K rounded terms, K
-      the number of moves, independent of the others. In float32 and a metric this comes to about 1e-5·δ for MNIST at
-      eps 0.1 and 5e-4·δ for 224×224 pixels at 0.001.
+      plus what the rounding of ``z`` can cost: for every pixel that changed, or that the plan moves mass from or to,
+      the error of a sum of K rounded terms, K the number of moves, independent of the others. In float32 and a metric
+      this comes to about 1e-5·δ for MNIST at eps 0.1 and 4e-4·δ for 224×224 pixels at 0.001.
     - A plan, if given, belongs to these images: no entry is negative, forbidden or out of the image; its row and column
       sums are ``x`` and ``z``, to ``tolerance`` and K ulps in each pixel. No mass hides in these differences:
       ``distance`` contains a bound on the cost of moving it.

@@ -56,7 +56,7 @@ class Judge:
             budget = radius * total
             if fault:
                 faults.append(f"plan: {fault}")
-            elif not spent <= budget * (1 + self.tolerance) + self._rounding(clean, image):
+            elif not spent <= budget * (1 + self.tolerance) + self._rounding(clean, image, plan):
                 faults.append(f"budget: the cost is {spent:.7g}, the budget {budget:.7g}")
         return Finding(
             distance=_ratio(spent, total),
@@ -80,14 +80,11 @@ class Judge:
 
         # Any plan may serve as the witness: with its rows scaled to the clean image, this one starts there exactly.
         plan = plan * np.divide(clean, rows, out=np.zeros_like(rows), where=rows > 0)
-        columns = np.empty_like(image)
-        for channel, entries in enumerate(plan.swapaxes(0, 1)):
-            arrivals = np.bincount(self.space.destination.ravel(), entries.ravel(), self.space.size + 1)
-            columns[channel] = arrivals[:-1]  # the last is the outside, where nothing goes
+        columns = self._column_sums(plan)
         if fault := self._mismatch(columns, image):
             return math.inf, f"a column sum differs from the image by {fault:.2g}"
         spent = float(np.einsum("kcn,kn->", plan, np.where(forbidden, 0.0, self.space.prices)))
-        return spent + self.space.noise_price(image - columns, np.abs), ""
+        return spent + self.space.noise_price(image - columns), ""
 
     def _mismatch(self, sums: Floats, stored: Floats) -> float:
         """How far the worst sum is off; 0 if that is no more than K terms, rounded and added in any order, explain."""
@@ -95,14 +92,25 @@ class Judge:
         explained = difference <= self.tolerance * stored + len(self.space.destination) * self._ulp(stored)
         return float(difference.max(where=~explained, initial=0.0))
 
-    def _rounding(self, clean: Floats, image: Floats) -> float:
-        """What it can cost that the pixels that changed are rounded.
+    def _column_sums(self, plan: Floats) -> Floats:
+        sums = np.empty((plan.shape[1], self.space.size + 1))
+        for channel, entries in enumerate(plan.swapaxes(0, 1)):
+            sums[channel] = np.bincount(self.space.destination.ravel(), entries.ravel(), self.space.size + 1)
+        return sums[:, :-1]  # the last is the outside, where nothing goes
+
+    def _rounding(self, clean: Floats, image: Floats, plan: Floats | None) -> float:
+        """What it can cost that the pixels that changed, or that the plan moves mass from or to, are rounded.
 
         A sum of K terms is off by about √K half ulps, independently of all others [Higham and Mary, A new approach to
         probabilistic rounding error analysis, SISC 2019]. Errors that conspire are not excused.
         """
+        rounded = image != clean
+        if plan is not None:
+            stays = self.space.destination == np.arange(self.space.size)
+            away = np.where(stays[:, None], 0.0, plan)
+            rounded |= (away.sum(0) > 0) | (self._column_sums(away) > 0)
         variance = len(self.space.destination) * (self._ulp(image) / 2) ** 2
-        return self.space.noise_price(np.where(image == clean, 0.0, variance), np.sqrt)
+        return self.space.random_noise_price(np.where(rounded, variance, 0.0))
 
     def _ulp(self, values: Floats) -> Floats:
         return np.spacing(values.astype(self.precision)).astype(np.float64)

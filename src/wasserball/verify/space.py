@@ -48,18 +48,29 @@ class Space(ABC):
         inside = self.destination < self.size
         return np.where(inside, self.price(np.arange(self.size), np.where(inside, self.destination, 0)), np.inf)
 
-    def noise_price(self, values: Floats, magnitude: Callable[[Floats], Floats]) -> float:
+    def noise_price(self, values: Floats) -> float:
         """The most it costs to move mass until ``values`` are evened out, but for their total.
 
-        What cancels in a cell is moved within that cell, what is left within a larger one. ``magnitude`` turns the sum
-        over a cell into mass: ``numpy.abs`` for the values as they are, ``numpy.sqrt`` for variances of random ones.
+        What cancels in a cell is moved within that cell, what is left within a larger one.
         """
-        bill, left = 0.0, float(magnitude(values).sum())
+        return self._evening_price(values, np.abs)[0]
+
+    def random_noise_price(self, variances: Floats) -> float:
+        """The same for independent random values of these variances, by the standard deviation of each cell's sum.
+
+        Whatever is left of their total is charged too: chance may as well have made it 0.
+        """
+        bill, left, price = self._evening_price(variances, np.sqrt)
+        return bill + price * left / 2
+
+    def _evening_price(self, values: Floats, magnitude: Callable[[Floats], Floats]) -> tuple[float, float, float]:
+        """The bill, the mass that is left of the total, and the highest price on the bill."""
+        bill, left, price = 0.0, float(magnitude(values).sum()), 0.0
         for sums, price in self.cells(values):
             remaining = float(magnitude(sums).sum())
             bill += price * (left - remaining) / 2  # each unit that moves evens out one that is over and one that lacks
             left = remaining
-        return bill
+        return bill, left, price
 
 
 class Grid(Space):

@@ -1,7 +1,7 @@
 """How robust is an image classifier when an adversary may move pixel mass? Attacks and certificates in the
 Wasserstein ball."""
 
-from wasserball import operators
+from wasserball import operators, plot
 from wasserball.plan import TransportPlan
 from wasserball.solvers import Minimum, minimize
 from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall
@@ -19,5 +19,6 @@ __all__ = [
     "WassersteinBall",
     "minimize",
     "operators",
+    "plot",
     "verify",
 ]

@@ -20,7 +20,7 @@ from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
 CONJUGATE_STEPS = 100
-BUDGET_WEIGHT = 1e-3
+BUDGET_WEIGHT = 1e-2
 """A pixel that is over must be cut, but what is left of the budget is only unused: it need not be met as sharply."""
 
 
@@ -34,12 +34,12 @@ def project_box(
     *,
     lam: Tensor | None = None,
     mu: Tensor | None = None,
-    tol: float = 1e-9,
+    tol: float = 1e-8,
     max_iterations: int = 100,
 ) -> Solution:
     """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget, Πᵀ1 ≤ high`` (paper App. G).
 
-    Solved until no pixel exceeds ``high`` by more than ``tol·high`` and the budget is met to ``1000·tol``, both with
+    Solved until no pixel exceeds ``high`` by more than ``tol·high`` and the budget is met to ``100·tol``, both with
     complementary slackness; ``lam`` and ``mu`` of an earlier solution warm-start it. What is returned is strictly
     feasible all the same, in the dtype of ``target``, converged or not: no pixel of ``image`` lies outside
     ``[0, high]``, the plan spends at most the budget, and rows keep their mass. ``gap`` proves how good it is:
@@ -203,11 +203,12 @@ class _Problem(NamedTuple):
             point.lam * curvature.lam.clamp(min=1e-12) + gradient.lam > 0,
             point.mu + gradient.mu > self.floor,
         )
-        level = _Step(curvature.lam <= 1e-14 * self.cost.entries(self.mass)[0].max() ** 2, curvature.mu < 0.25)
+        price, _ = self.cost.entries(self.mass)
+        level = _Step(curvature.lam <= 1e-14 * price.max() ** 2, curvature.mu < 0.25)
         leap = (self.still / 16 * flat.lam).clamp(min=torch.finfo(torch.float64).tiny)
         damping = 0.1 * per_sample(residual.clamp(max=1), point.mu)
         extra = _Step(
-            torch.where(level.lam, gradient.lam.abs() / leap, 1e-12 * curvature.lam),
+            torch.where(level.lam, (gradient.lam.abs() / leap).clamp(min=1e-30), 1e-12 * curvature.lam),
             torch.where(level.mu, 0.5 / flat.mu, 0.0) + damping * curvature.mu.clamp(min=0.5),
         )
         to_zero = _Step(-duals.lam, -duals.mu).where(_Step(~free.lam, ~free.mu))
@@ -235,7 +236,11 @@ class _Problem(NamedTuple):
         stretch = _Step(
             torch.where(level.lam & free.lam, 2 * flat.lam, 1.0), torch.where(level.mu & free.mu, 2 * flat.mu, 1.0)
         )
-        return step.plus(-minus, to_zero), stretch
+        step = step.plus(-minus, to_zero)
+        # A singular Hessian makes for steps that lead far beyond where anything changes, and back in many small ones.
+        far = self.still * price.max() + self.mass.flatten(1).amax(1)
+        limit = torch.minimum(self.still / step.lam.abs(), far / step.mu.abs().flatten(1).amax(1)).nan_to_num(1.0)
+        return _Step(torch.zeros_like(step.lam), torch.zeros_like(step.mu)).plus(limit.clamp(max=1), step), stretch
 
     def line_search(self, point: _Point, step: _Step) -> tuple[_Point, Tensor]:
         """The first of the steps 1, ⅓, ⅑, … along which the dual rises (Armijo), up to its rounding."""

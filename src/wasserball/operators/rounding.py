@@ -5,7 +5,7 @@ from torch import Tensor
 
 from wasserball.threat import Cost
 
-OVERFLOW_SLACK = 1e-9
+OVERFLOW_SLACK = 1e-8
 """Of the capacity: an overflow this small is left in the plan and clipped from its image, as float32 would round it."""
 REPAIR_ROUNDS = 60
 

@@ -1,0 +1,73 @@
+"""The operators on a GPU: the answers of the CPU, and bits that do not depend on batch mates."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from wasserball import Cost, DenseCost, LocalCost, minimize, operators, verify
+from wasserball.operators import Solution
+from wasserball.solvers import Method
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
+
+Operator = Callable[[Tensor, Tensor, Tensor, Tensor, Cost], Solution]
+"""Of target, mass, gradient and budget."""
+
+EXACT: dict[str, Operator] = {
+    "project": lambda target, mass, gradient, budget, cost: operators.project(target, mass, budget, cost),
+    "project_box": lambda target, mass, gradient, budget, cost: operators.project_box(target, mass, budget, cost),
+    "linear_minimizer": lambda target, mass, gradient, budget, cost: operators.linear_minimizer(
+        gradient, mass, budget, cost, return_plan=True
+    ),
+    "entropic": lambda target, mass, gradient, budget, cost: operators.linear_minimizer(
+        gradient, mass, budget, cost, gamma=1e-2, return_plan=True
+    ),
+    "sinkhorn": lambda target, mass, gradient, budget, cost: operators.sinkhorn(
+        mass + 0.1 * gradient.abs(), mass, budget, cost, gamma=1e-3
+    ),
+    "dykstra": lambda target, mass, gradient, budget, cost: operators.dykstra(
+        target, mass, budget, cost, max_iterations=30
+    ),
+}
+
+
+def points() -> DenseCost:
+    matrix = torch.rand(7, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.1
+    matrix[0, 3] = torch.inf
+    return DenseCost(matrix.fill_diagonal_(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("cost", "shape"),
+    [(LocalCost(5), (6, 3, 16, 12)), (LocalCost(3, "l1", 2), (6, 1, 5, 9)), (points(), (6, 2, 7)), (points(), (6, 7))],
+)
+@pytest.mark.parametrize("operator", EXACT.values(), ids=EXACT)
+def test_cuda_agrees_with_the_cpu(operator: Operator, cost: Cost, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    mass = (1.5 * torch.rand(shape, generator=generator, dtype=torch.float64) - 0.4).clamp(0, 1).to(dtype)
+    gradient = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    target = cost.identity(mass) + 0.3 * cost.gather(gradient)
+    total = mass.double().flatten(1).sum(1)
+    budget = total * 10.0 ** torch.linspace(-3, 0, 6)
+    here = operator(target, mass, gradient, budget, cost)
+    target, mass, gradient, budget = target.cuda(), mass.cuda(), gradient.cuda(), budget.cuda()
+    there = operator(target, mass, gradient, budget, cost)
+    assert there.image.is_cuda
+    torch.testing.assert_close(there.image.cpu(), here.image, rtol=0, atol=1e-6)
+    for sample in range(6):
+        alone = operator(target[[sample]], mass[[sample]], gradient[[sample]], budget[[sample]], cost)
+        assert torch.equal(alone.image[0], there.image[sample])
+    certificate = verify(mass, there.image, eps=budget.cpu() / total, plan=there.plan, cost=cost, bounds=None)
+    assert certificate.valid.is_cuda
+
+
+@pytest.mark.parametrize("method", ["pgd", "frank-wolfe"])
+def test_minimize_runs_on_cuda(method: Method) -> None:
+    mass = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(2)).cuda()
+    goal = mass.flip(-1)
+    result = minimize(lambda image: (image - goal).square().flatten(1).sum(1), mass, eps=0.1, method=method)
+    assert result.image.is_cuda
+    assert verify(mass, result.image, eps=0.1, plan=result.plan, bounds=None).valid.all()

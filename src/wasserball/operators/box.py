@@ -6,6 +6,7 @@ product with the Hessian (the Laplacian of the graph "these pixels share a sende
 conjugate gradients solve for the Newton step without ever forming it.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import torch
@@ -123,8 +124,8 @@ class _Point(NamedTuple):
         return (self.lam, self.mu, *self.rows, *self.gradient, self.value)
 
     def take(self, samples: Tensor) -> "_Point":
-        lam, mu, plan, active, count, spent, excess, value = (tensor[samples] for tensor in self.tensors())
-        return _Point(lam, mu, Rows(plan, active, count), _Step(spent, excess), value)
+        lam, mu, plan, active, size, spent, excess, value = (tensor[samples] for tensor in self.tensors())
+        return _Point(lam, mu, Rows(plan, active, size), _Step(spent, excess), value)
 
     def put(self, samples: Tensor, other: "_Point") -> None:
         for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
@@ -198,12 +199,12 @@ class _Problem(NamedTuple):
         A pixel all of whose senders have nowhere else to go has no curvature: its dual must travel to the next piece,
         by steps that double (``flat``) as long as it stays so; likewise λ. Elsewhere a pixel's curvature is at least ½.
         """
-        duals, gradient, curvature = _Step(point.lam, point.mu), point.gradient, self.curvature(point.rows)
+        gradient, curvature = point.gradient, self.curvature(point.rows)
+        price, _ = self.cost.entries(self.mass)
         free = _Step(
             point.lam * curvature.lam.clamp(min=1e-12) + gradient.lam > 0,
             point.mu + gradient.mu > self.floor,
         )
-        price, _ = self.cost.entries(self.mass)
         level = _Step(curvature.lam <= 1e-14 * price.max() ** 2, curvature.mu < 0.25)
         leap = (self.still / 16 * flat.lam).clamp(min=torch.finfo(torch.float64).tiny)
         damping = 0.1 * per_sample(residual.clamp(max=1), point.mu)
@@ -211,36 +212,23 @@ class _Problem(NamedTuple):
             torch.where(level.lam, (gradient.lam.abs() / leap).clamp(min=1e-30), 1e-12 * curvature.lam),
             torch.where(level.mu, 0.5 / flat.mu, 0.0) + damping * curvature.mu.clamp(min=0.5),
         )
-        to_zero = _Step(-duals.lam, -duals.mu).where(_Step(~free.lam, ~free.mu))
-        side_effect = self.hessian(point.rows, to_zero)
-        minus = torch.full_like(self.budget, -1.0)
-        wanted = gradient.plus(minus, side_effect).where(free)
+        one = torch.ones_like(self.budget)
+        to_zero = _Step(-point.lam, -point.mu).where(_Step(~free.lam, ~free.mu))
+        wanted = gradient.plus(-one, self.hessian(point.rows, to_zero)).where(free)
         inverse = _Step(1 / (curvature.lam + extra.lam), 1 / (curvature.mu + extra.mu))
-        # Conjugate gradients, preconditioned by the diagonal; a sample stops on its own, by freezing.
-        step = _Step(torch.zeros_like(wanted.lam), torch.zeros_like(wanted.mu))
-        rest, ahead = wanted, inverse.times(wanted)
-        size = rest.dot(ahead)
-        enough = 1e-4 * residual.clamp(1e-8, 1) * size
-        for _ in range(CONJUGATE_STEPS):
-            running = size > enough
-            if not running.any():
-                break
-            image = self.hessian(point.rows, ahead).plus(-minus, extra.times(ahead)).where(free)
-            along = ahead.dot(image)
-            length = torch.where(running & (along > 0), size / along, 0.0)
-            step, rest = step.plus(length, ahead), rest.plus(-length, image)
-            scaled = inverse.times(rest)
-            new_size = rest.dot(scaled)
-            ahead = scaled.plus(torch.where(running, new_size / size, 0.0), ahead)
-            size = torch.where(running, new_size, size)
+
+        def system(step: _Step) -> _Step:
+            return self.hessian(point.rows, step).plus(one, extra.times(step)).where(free)
+
+        step = _conjugate_gradients(system, wanted, inverse, 1e-4 * residual.clamp(1e-8, 1)).plus(one, to_zero)
+        # A singular Hessian makes for steps that lead far beyond where anything changes, and back in many small ones.
+        far = self.still * price.max() + self.mass.flatten(1).amax(1)
+        longest = torch.maximum(price.max() * step.lam.abs(), step.mu.abs().flatten(1).amax(1))
+        shorter = (far / longest).nan_to_num(1.0).clamp(max=1)
         stretch = _Step(
             torch.where(level.lam & free.lam, 2 * flat.lam, 1.0), torch.where(level.mu & free.mu, 2 * flat.mu, 1.0)
         )
-        step = step.plus(-minus, to_zero)
-        # A singular Hessian makes for steps that lead far beyond where anything changes, and back in many small ones.
-        far = self.still * price.max() + self.mass.flatten(1).amax(1)
-        limit = torch.minimum(self.still / step.lam.abs(), far / step.mu.abs().flatten(1).amax(1)).nan_to_num(1.0)
-        return _Step(torch.zeros_like(step.lam), torch.zeros_like(step.mu)).plus(limit.clamp(max=1), step), stretch
+        return step.plus(shorter - 1, step), stretch
 
     def line_search(self, point: _Point, step: _Step) -> tuple[_Point, Tensor]:
         """The first of the steps 1, ⅓, ⅑, … along which the dual rises (Armijo), up to its rounding."""
@@ -265,3 +253,24 @@ class _Problem(NamedTuple):
                 break
         assert best is not None
         return best, evaluations
+
+
+def _conjugate_gradients(system: Callable[[_Step], _Step], wanted: _Step, inverse: _Step, accuracy: Tensor) -> _Step:
+    """``system⁻¹ wanted``, preconditioned by the inverse of the diagonal; a sample that is accurate enough freezes."""
+    step = _Step(torch.zeros_like(wanted.lam), torch.zeros_like(wanted.mu))
+    rest, ahead = wanted, inverse.times(wanted)
+    size = rest.dot(ahead)
+    enough = accuracy * size
+    for _ in range(CONJUGATE_STEPS):
+        running = size > enough
+        if not running.any():
+            break
+        image = system(ahead)
+        along = ahead.dot(image)
+        length = torch.where(running & (along > 0), size / along, 0.0)
+        step, rest = step.plus(length, ahead), rest.plus(-length, image)
+        scaled = inverse.times(rest)
+        shrunk = rest.dot(scaled)
+        ahead = scaled.plus(torch.where(running, shrunk / size, 0.0), ahead)
+        size = torch.where(running, shrunk, size)
+    return step

@@ -1,5 +1,7 @@
 """The projection against an independent conic solver, and its promises on budget, effort and independence."""
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.cases import Problem, problems
 from tests.truth import project_qp
 from wasserball import DenseCost, LocalCost
-from wasserball.operators import Solution, project, project_step
+from wasserball.operators import Solution, linear_minimizer, project, project_box, project_step
 
 
 def check_promises(problem: Problem, solution: Solution, slack: float) -> None:
@@ -134,6 +136,28 @@ def test_bits_do_not_depend_on_batch_mates_at_image_size() -> None:
         alone = project(target[[sample]], mass[[sample]], budget[[sample]], cost)
         assert alone.plan is not None
         assert torch.equal(alone.plan[0], together.plan[sample])
+
+
+def test_chunks_of_a_batch_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(3)
+    cost = LocalCost(3)
+    mass, gradient = torch.rand(2, 5, 2, 6, 7, generator=generator)
+    target, budget = cost.identity(mass) + 0.3 * cost.gather(gradient), torch.linspace(0, 5, 5, dtype=torch.float64)
+
+    def solve() -> list[Solution]:
+        return [
+            project(target, mass, budget, cost, lam=torch.ones(5)),
+            project_box(target, mass, budget, cost),
+            linear_minimizer(gradient, mass, budget, cost),
+            linear_minimizer(gradient, mass, budget, cost, gamma=1e-2, return_plan=True),
+        ]
+
+    whole = solve()
+    monkeypatch.setattr("wasserball.operators.solution.CHUNK", 2 * 2 * 6 * 7 * 9)  # two samples at a time
+    for together, apart in zip(whole, solve(), strict=True):
+        for field in fields(Solution):
+            one, other = getattr(together, field.name), getattr(apart, field.name)
+            assert one is other is None or torch.equal(one, other), field.name
 
 
 def test_projection_of_a_plan_of_the_ball_is_that_plan() -> None:

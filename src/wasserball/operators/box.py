@@ -16,7 +16,7 @@ from wasserball.checks import check_bounds, check_count, check_like, check_per_s
 from wasserball.kernels.reference import Rows, project_rows
 from wasserball.operators.projection import upper_bound
 from wasserball.operators.rounding import per_sample, within_box
-from wasserball.operators.solution import Solution
+from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
@@ -55,18 +55,39 @@ def project_box(
     start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass)
     start_mu = torch.zeros_like(mass) if mu is None else check_like("mu", mu, mass.shape, mass)
 
+    return solve_in_chunks(
+        lambda some: _project_chunk(
+            target[some], mass[some], allowance[some], high, cost, start_lam[some], start_mu[some], tol, max_iterations
+        ),
+        len(mass),
+        target[0].numel(),
+        target.device,
+    )
+
+
+def _project_chunk(
+    target: Tensor,
+    mass: Tensor,
+    budget: Tensor,
+    high: float,
+    cost: Cost,
+    start_lam: Tensor,
+    start_mu: Tensor,
+    tol: float,
+    max_iterations: int,
+) -> Solution:
     # Nothing can move without a budget: at this λ the identity is optimal, and proves itself so.
     still = upper_bound(target, mass, cost)
     white = (mass >= high).all(dim=cost.space, keepdim=True).expand_as(mass)
     floor = torch.where(white, -torch.inf, 0.0).double()
-    problem = _Problem(target.double(), mass.double(), allowance, still, floor, high, cost)
-    start_lam = torch.where(allowance > 0, start_lam, still)
+    problem = _Problem(target.double(), mass.double(), budget, still, floor, high, cost)
+    start_lam = torch.where(budget > 0, start_lam, still)
     point = problem.evaluate(start_lam, start_mu.double().clamp(min=0))
-    iterations = torch.ones_like(allowance, dtype=torch.int64)
+    iterations = torch.ones_like(budget, dtype=torch.int64)
     residual = problem.residual(point)
     flat = _Step(torch.ones_like(point.lam), torch.ones_like(point.mu))
     for _ in range(max_iterations):
-        todo = ((residual > tol) & (allowance > 0)).nonzero().squeeze(1)
+        todo = ((residual > tol) & (budget > 0)).nonzero().squeeze(1)
         if len(todo) == 0:
             break
         part = problem.take(todo)
@@ -76,7 +97,7 @@ def project_box(
         flat.lam[todo], flat.mu[todo] = stretch
         iterations[todo] += evaluations
         residual[todo] = part.residual(found)
-    answer, image, spent = within_box(point.rows.plan, mass, allowance, high, cost, target.dtype)
+    answer, image, spent = within_box(point.rows.plan, mass, budget, high, cost, target.dtype)
     gap = problem.distance(answer) - point.value
     return Solution(
         plan=answer,
@@ -84,7 +105,7 @@ def project_box(
         lam=point.lam,
         spent=spent,
         iterations=iterations,
-        converged=(residual <= tol) | (allowance == 0),
+        converged=(residual <= tol) | (budget == 0),
         gap=gap.clamp(min=0),
         mu=torch.where(white, point.mu - point.mu.amin(cost.space, keepdim=True), point.mu),
     )

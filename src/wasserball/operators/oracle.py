@@ -10,7 +10,7 @@ from wasserball.checks import check_like, check_per_sample, check_positive, chec
 from wasserball.kernels.reference import Moves, best_moves, move, soft_moves, softmax
 from wasserball.operators.dual import MAX_EVALUATIONS, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
-from wasserball.operators.solution import Solution
+from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
@@ -52,14 +52,24 @@ def linear_minimizer(
     check_like("gradient", gradient, mass.shape, mass)
     allowance = check_per_sample("budget", budget, mass)
     check_tolerance("tol", tol)
-    if gamma == 0:
-        answer = _exact(gradient, mass, allowance, cost)
-    else:
-        answer = _entropic(gradient, mass, allowance, cost, check_positive("gamma", gamma), tol)
+    smoothing = 0.0 if gamma == 0 else check_positive("gamma", gamma)
+    return solve_in_chunks(
+        lambda some: _minimize_chunk(gradient[some], mass[some], allowance[some], cost, smoothing, tol, return_plan),
+        len(mass),
+        mass[0].numel() * cost.plan_shape(mass)[cost.axis],
+        mass.device,
+    )
+
+
+def _minimize_chunk(
+    gradient: Tensor, mass: Tensor, budget: Tensor, cost: Cost, gamma: float, tol: float, return_plan: bool
+) -> Solution:
+    exact = gamma == 0
+    answer = _exact(gradient, mass, budget, cost) if exact else _entropic(gradient, mass, budget, cost, gamma, tol)
     count = cost.plan_shape(mass)[cost.axis]
     if return_plan:
         plan = torch.stack([answer.entries(k) for k in range(count)], cost.axis)
-        plan, spent = within_budget(plan, mass, allowance, cost, gradient.dtype)
+        plan, spent = within_budget(plan, mass, budget, cost, gradient.dtype)
         image = cost.scatter(plan.double()).to(gradient.dtype)
         return Solution(plan, image, answer.lam, spent, answer.iterations, answer.converged, answer.gap)
     image = cost.scatter_slices(count, answer.entries).to(gradient.dtype)

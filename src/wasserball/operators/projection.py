@@ -7,7 +7,7 @@ from wasserball.checks import check_like, check_per_sample, check_range, check_t
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.dual import Evaluate, Root, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
-from wasserball.operators.solution import Solution
+from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
@@ -66,6 +66,16 @@ def project_step(
 
 
 def _project(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, start: Tensor | None, tol: float) -> Solution:
+    lam = torch.zeros_like(budget) if start is None else start
+    return solve_in_chunks(
+        lambda some: _project_chunk(target[some], mass[some], budget[some], cost, lam[some], tol),
+        len(mass),
+        target[0].numel(),
+        target.device,
+    )
+
+
+def _project_chunk(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, start: Tensor, tol: float) -> Solution:
     price, allowed = cost.entries(mass)
     upper = upper_bound(target, mass, cost)
     plan = torch.empty(target.shape, dtype=torch.float64, device=target.device)
@@ -78,7 +88,6 @@ def _project(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, start: Te
         spread = ordered_sum(prices.square(), cost.axis) - ordered_sum(prices, cost.axis).square() / rows.size
         return sample_sum(ordered_sum(rows.plan * price, cost.axis)), -sample_sum(spread.clamp(min=0))
 
-    start = torch.zeros_like(budget) if start is None else start
     root = spend_budget(evaluate, budget, upper, torch.where(budget > 0, start, upper), tol)
     gap = root.lam * budget
     stuck = (~root.converged).nonzero().squeeze(1)

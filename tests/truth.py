@@ -136,9 +136,11 @@ def solve_conic(
 
 def minimize_lp(gradient: Array, mass: Array, budget: float, cost: Cost) -> float:
     """``min <Π, gradient[destination]>`` over the ball by HiGHS, for one sample."""
+    if not mass.any():
+        return 0.0
     move = moves(cost, mass.shape)
     scale = max(float(np.abs(gradient).max()), 1e-300)
-    size = max(mass.max(), 1e-300)
+    size = mass.max()
     result = linprog(
         gradient.ravel()[move.destination] / scale,
         A_ub=sp.csr_matrix(move.price),

@@ -95,7 +95,7 @@ def _exact(gradient: Tensor, mass: Tensor, budget: Tensor, cost: Cost) -> Answer
     iterations = torch.ones_like(samples)
     # The budget does not bind where even the unpriced best is affordable.
     free = low.spent <= budget
-    lam = torch.zeros_like(budget)
+    lam, dual = torch.zeros_like(budget), low.value.clone()
     # Rounding of a Lagrangian: below it, two vertices are the same point of the dual.
     noise = 1e-14 * sample_sum(mass * gradient.double().abs())
     converged = free.clone()
@@ -109,6 +109,7 @@ def _exact(gradient: Tensor, mass: Tensor, budget: Tensor, cost: Cost) -> Answer
         seen = _vertex(moves, mass, at, todo, cost)
         iterations[todo] += 1
         lam[todo] = at
+        dual[todo] = seen.value + at * (seen.spent - budget[todo])
         below = low.value[todo] + at * low.spent[todo] - (seen.value + at * seen.spent)
         converged[todo] = below <= noise[todo] + 1e-14 * at * low.spent[todo]
         for end, lams, better in (
@@ -124,7 +125,6 @@ def _exact(gradient: Tensor, mass: Tensor, budget: Tensor, cost: Cost) -> Answer
     # A trace below the exact share, so that rounding does not exceed the budget.
     share = torch.where(free, 1.0, (budget - high.spent) / rise * (1 - 1e-15))
     value, spent = (torch.lerp(high_end, low_end, share) for high_end, low_end in zip(high[1:], low[1:], strict=True))
-    dual = low.value + lam * (low.spent - budget)
     part = per_sample(share, mass)
 
     def entries(k: int) -> Tensor:

@@ -62,6 +62,7 @@ def test_cuda_agrees_with_the_cpu(operator: Operator, cost: Cost, shape: tuple[i
         assert torch.equal(alone.image[0], there.image[sample])
     certificate = verify(mass, there.image, eps=budget.cpu() / total, plan=there.plan, cost=cost, bounds=None)
     assert certificate.valid.is_cuda
+    assert certificate.valid[there.converged].all(), str(certificate)
 
 
 @pytest.mark.parametrize("method", ["pgd", "frank-wolfe"])

@@ -86,6 +86,17 @@ def test_gap_bounds_the_distance_to_the_minimum(method: Method, dtype: torch.dty
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_a_thousand_steps_in_float32_end_with_a_valid_witness(method: Method) -> None:
+    mass = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(2))
+    objective = squared_distance(mass.flip(-1))
+    result = minimize(objective, mass, eps=0.1, method=method, steps=1000, tol=1e-12)
+    check_certificate(result, mass, 0.1, LocalCost())
+    if method == "frank-wolfe":
+        image = minimize(objective, mass, eps=0.1, method=method, steps=1000, tol=1e-12, return_plan=False).image
+        assert verify(mass, image, eps=0.1, bounds=None).valid.all()
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_nonconvex_objective_only_goes_down(method: Method) -> None:
     generator = torch.Generator().manual_seed(2)
     mass = torch.rand(3, 1, 6, 6, generator=generator, dtype=torch.float64)

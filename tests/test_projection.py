@@ -179,6 +179,8 @@ def test_a_budget_below_the_resolution_of_lambda_is_still_spent() -> None:
     solution = project(target, mass, 1e-9, cost)
     assert solution.converged.all()
     assert 1e-9 * (1 - 1e-6) <= solution.spent.item() <= 1e-9
+    # With λ near 1e9 a gap is worth what float64 resolves of λ times the budget.
+    assert 0 <= solution.gap.item() <= 1e-6 * solution.lam.item() * 1e-9
 
 
 def test_step_is_the_projection_of_its_target() -> None:

@@ -89,10 +89,10 @@ def _project_chunk(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, sta
         return sample_sum(ordered_sum(rows.plan * price, cost.axis)), -sample_sum(spread.clamp(min=0))
 
     root = spend_budget(evaluate, budget, upper, torch.where(budget > 0, start, upper), tol)
-    gap = root.lam * budget
+    mixing = torch.zeros_like(budget)
     stuck = (~root.converged).nonzero().squeeze(1)
     if len(stuck):
-        gap[stuck] += _mix_bracket(root, stuck, upper, evaluate, plan, mass, budget, cost)
+        mixing[stuck] = _mix_bracket(root, stuck, upper, evaluate, plan, mass, budget, cost)
     answer, spent = within_budget(plan, mass, budget, cost, target.dtype)
     return Solution(
         plan=answer,
@@ -101,7 +101,7 @@ def _project_chunk(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, sta
         spent=spent,
         iterations=root.evaluations,
         converged=root.converged | (root.high - root.low <= 1e-12 * root.high),
-        gap=gap - root.lam * spent,
+        gap=root.lam * (budget - spent) + mixing,
     )
 
 

@@ -1,10 +1,10 @@
 """A transport plan: who sends how much where. The witness that an image lies in the ball."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from os import PathLike
-from typing import Self
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -73,24 +73,39 @@ class TransportPlan:
             matrix[:, :, origin, origin + down * width + right] = self.values[:, k, :, inside]
         return matrix
 
+    def widen(self, window: int) -> Self:
+        """The same plan in the layout of a larger window."""
+        if not isinstance(self.cost, LocalCost) or window < self.cost.window:
+            raise ValueError(f"window must be at least that of the plan, got {window} for {self.cost}")
+        wide = replace(self.cost, window=window)
+        values = self.values.new_zeros(wide.plan_shape(self._mass_like))
+        values[:, [wide.offsets.index(offset) for offset in self.cost.offsets]] = self.values
+        return type(self)(values, wide)
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the plan and its cost to a safetensors file."""
-        tensors = {"values": self.values.contiguous()}
-        metadata: dict[str, str] = {}
-        if isinstance(self.cost, LocalCost):
-            metadata["cost"] = json.dumps({key: asdict(self.cost)[key] for key in ("window", "metric", "power")})
-        else:
-            assert isinstance(self.cost, DenseCost)
-            tensors["matrix"] = self.cost.matrix.contiguous()
-        save_file(tensors, path, metadata)
+        metadata, tensors = pack_cost(self.cost)
+        save_file({"values": self.values.contiguous(), **tensors}, path, metadata)
 
     @classmethod
     def load(cls, path: str | PathLike[str], device: str | torch.device = "cpu") -> Self:
         """Read what :meth:`save` wrote."""
         try:
             with safe_open(path, framework="pt", device=str(device)) as file:
-                description: str | None = (file.metadata() or {}).get("cost")
-                cost = LocalCost(**json.loads(description)) if description else DenseCost(file.get_tensor("matrix"))
-                return cls(file.get_tensor("values"), cost)
+                return cls(file.get_tensor("values"), unpack_cost(file))
         except (SafetensorError, TypeError) as error:
             raise ValueError(f"path must be a file written by TransportPlan.save, got {path}: {error}") from error
+
+
+def pack_cost(cost: Cost) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """A cost as the metadata and the tensors of a safetensors file."""
+    if isinstance(cost, LocalCost):
+        return {"cost": json.dumps({key: asdict(cost)[key] for key in ("window", "metric", "power")})}, {}
+    assert isinstance(cost, DenseCost)
+    return {}, {"matrix": cost.matrix.contiguous()}
+
+
+def unpack_cost(file: Any) -> Cost:
+    """The cost that :func:`pack_cost` put into an open safetensors file."""
+    description: str | None = (file.metadata() or {}).get("cost")
+    return LocalCost(**json.loads(description)) if description else DenseCost(file.get_tensor("matrix"))

@@ -30,8 +30,22 @@ def project_rows(scores: Tensor, mass: Tensor, allowed: Tensor, axis: int) -> Ro
     to grow again, rounding could make it cycle for ever. It starts from ``scores > max − mass``, which holds for every
     entry of the answer, because the largest entry is at most ``mass``. A row without mass has no active entry.
     """
-    mass = mass.double().unsqueeze(axis)
-    scores = torch.where(allowed, scores.double(), -torch.inf)
+    scores, mass = torch.where(allowed, scores.double(), -torch.inf), mass.double()
+    busy = mass > 0
+    if 2 * int(busy.sum()) > busy.numel():
+        return _michelot(scores, mass, axis)
+    # Most of a digit is black: rows without mass are left out, which changes no bit of the others.
+    found = _michelot(scores.movedim(axis, 0)[:, busy], mass[busy], 0)
+    plan, active = torch.zeros_like(scores), torch.zeros_like(scores, dtype=torch.bool)
+    plan.movedim(axis, 0)[:, busy] = found.plan
+    active.movedim(axis, 0)[:, busy] = found.active
+    size = torch.ones_like(mass)
+    size[busy] = found.size
+    return Rows(plan, active, size)
+
+
+def _michelot(scores: Tensor, mass: Tensor, axis: int) -> Rows:
+    mass = mass.unsqueeze(axis)
     # Relative to the row's maximum, the entries that matter are as small as the mass, and so are their rounding errors.
     scores = scores - scores.amax(axis, keepdim=True)
     active = scores > -mass

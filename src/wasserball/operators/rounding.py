@@ -63,3 +63,20 @@ def within_box(
     plan[todo] = cost.identity(mass[todo].double())
     answer, spent = within_budget(plan, mass, budget, cost, dtype)
     return answer, cost.scatter(answer.double()).to(dtype).clamp(max=high), spent
+
+
+def restore_rows(plan: Tensor, mass: Tensor, cost: Cost) -> Tensor:
+    """``plan`` in float64 with rows that sum to the mass: many small steps in float32 let them drift."""
+    rows = cost.row_sums(plan.double())
+    return torch.where(rows > 0, mass / rows, 0.0).unsqueeze(cost.axis) * plan
+
+
+def make_feasible(
+    plan: Tensor, mass: Tensor, budget: Tensor, cost: Cost, high: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``plan`` in its own dtype, its image and what it spends: strictly inside ball and, if ``high`` is given, box."""
+    whole = restore_rows(plan, mass, cost)
+    if high is not None:
+        return within_box(whole, mass, budget, high, cost, plan.dtype)
+    answer, spent = within_budget(whole, mass, budget, cost, plan.dtype)
+    return answer, cost.scatter(answer.double()).to(plan.dtype), spent

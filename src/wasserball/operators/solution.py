@@ -39,8 +39,7 @@ def solve_in_chunks(solve: Callable[[slice], Solution], batch: int, entries: int
 
     ``entries`` is the size of one sample's plan.
     """
-    size = max(1, CHUNK // entries) if device.type == "cpu" else batch
-    parts = [solve(slice(first, first + size)) for first in range(0, batch, size)]
+    parts = [solve(some) for some in chunks(batch, entries, device)]
     if len(parts) == 1:
         return parts[0]
     columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Solution)}
@@ -48,3 +47,9 @@ def solve_in_chunks(solve: Callable[[slice], Solution], batch: int, entries: int
         name: None if column[0] is None else torch.cat(column) for name, column in columns.items()
     }
     return Solution(**joined)
+
+
+def chunks(batch: int, entries: int, device: torch.device) -> list[slice]:
+    """The samples to work on at a time, where the plan of one has this many entries."""
+    size = max(1, CHUNK // entries) if device.type == "cpu" else batch
+    return [slice(first, first + size) for first in range(0, batch, size)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from wasserball.operators.oracle import linear_minimizer
-from wasserball.operators.rounding import per_sample, within_budget
+from wasserball.operators.rounding import make_feasible, per_sample
 from wasserball.sums import sample_sum
 from wasserball.threat import WassersteinBall
 
@@ -78,11 +78,7 @@ def settle(
 ) -> Minimum:
     """The answer, judged at exactly the point that is returned: the column sums of its plan, where there is one."""
     if plan is not None:
-        # A thousand small steps in float32 let the rows drift from their mass; the witness must not.
-        rows = ball.cost.row_sums(plan.double())
-        kept = torch.where(rows > 0, ball.mass / rows, 0.0).unsqueeze(ball.cost.axis) * plan
-        plan, spent = within_budget(kept, ball.mass, ball.budget, ball.cost, plan.dtype)
-        image = ball.cost.scatter(plan.double()).to(plan.dtype)
+        plan, image, spent = make_feasible(plan, ball.mass, ball.budget, ball.cost, high=None)
     value, gradient = value_and_gradient(objective, image)
     gap = duality_gap(gradient, image, ball)
     return Minimum(image, plan, value, gap, spent, iterations, gap <= goal)

@@ -260,6 +260,21 @@ FUNCTIONS: dict[str, Function] = {
             max_iterations=COUNT,
         ),
     ),
+    "box_step": Function(
+        operators.box_step,
+        BALL | dict(plan=PLAN, gradient=MASS, step=0.1),
+        BAD_BALL
+        | dict(
+            mass=masses(1),
+            plan=TARGET,
+            gradient=IMAGE,
+            step=RADIUS,
+            bounds=BOUNDS_NEEDED,
+            lam=PER_SAMPLE,
+            mu=MU,
+            rounds=COUNT,
+        ),
+    ),
     "linear_minimizer": Function(
         operators.linear_minimizer,
         BALL | dict(gradient=MASS),
@@ -346,8 +361,9 @@ def test_a_bad_argument_is_named(function: Function, argument: str, bad: Bad) ->
 
 def test_a_step_beyond_the_largest_number_is_an_error() -> None:
     mass = MASS.float()
-    with pytest.raises(ValueError, match=r"^(step|gradient)\b"):
-        operators.project_step(COST.identity(mass), torch.full_like(mass, 1e38), 1e3, mass, 0.1, COST)
+    for step in (operators.project_step, operators.box_step):
+        with pytest.raises(ValueError, match=r"^(step|gradient)\b"):
+            step(COST.identity(mass), torch.full_like(mass, 1e38), 1e3, mass, 0.1, COST)
 
 
 def test_the_budget_may_be_a_number_of_any_kind() -> None:

@@ -110,6 +110,32 @@ def test_a_file_keeps_all(cost: Cost, shape: tuple[int, ...], dtype: torch.dtype
         assert torch.equal(loaded.spent, plan.spent)
 
 
+@pytest.mark.parametrize("window", [3, 5, 9])
+@floats
+def test_a_wider_plan_is_the_same_plan(window: int, dtype: torch.dtype) -> None:
+    plan = random_plan(LocalCost(3, "l1", 1.5), (2, 3, 4), dtype)
+    wide = plan.widen(window)
+    assert wide.cost == LocalCost(window, "l1", 1.5)
+    assert wide.values.dtype == dtype
+    assert torch.equal(wide.dense(), plan.dense())
+    assert torch.equal(wide.row_sums, plan.row_sums)
+    assert torch.equal(wide.image, plan.image)
+    assert wide.spent.tolist() == pytest.approx(plan.spent.tolist(), rel=1e-14)
+    wide.values.zero_()
+    assert plan.values.any()
+
+
+@pytest.mark.parametrize(("plan", "window"), [(5, 3), (3, 4), (3, -1)])
+def test_a_plan_cannot_become_narrower(plan: int, window: int) -> None:
+    with pytest.raises(ValueError, match=rf"^window must .* got {window}"):
+        random_plan(LocalCost(plan), (1, 3, 3)).widen(window)
+
+
+def test_points_have_no_window() -> None:
+    with pytest.raises(ValueError, match=r"^window must .* got 5 for DenseCost"):
+        random_plan(POINTS, (3,)).widen(5)
+
+
 def test_a_loaded_plan_is_a_witness(tmp_path: Path) -> None:
     plan = random_plan(LocalCost(3), (1, 4, 5), torch.float32)
     plan.save(tmp_path / "plan")

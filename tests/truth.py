@@ -134,22 +134,40 @@ def solve_conic(
     return found, zero, system[chosen].toarray(), limits[chosen] * scale
 
 
-def minimize_lp(gradient: Array, mass: Array, budget: float, cost: Cost) -> float:
-    """``min <Π, gradient[destination]>`` over the ball by HiGHS, for one sample."""
+def minimize_lp(gradient: Array, mass: Array, budget: float, cost: Cost, high: float | None = None) -> float:
+    """``min <Π, gradient[destination]>`` over the ball (and box) by HiGHS, for one sample."""
     if not mass.any():
         return 0.0
     move = moves(cost, mass.shape)
     scale = max(float(np.abs(gradient).max()), 1e-300)
     size = mass.max()
+    limits, bounds = [sp.csr_matrix(move.price)], [np.array([budget / size])]
+    if high is not None:
+        limits.append(move.sums(move.destination, mass.size))
+        bounds.append(np.full(mass.size, high / size))
+    value = _solve_lp(gradient.ravel()[move.destination] / scale, limits, bounds, move, mass / size)
+    assert value is not None
+    return float(value * scale * size)
+
+
+def least_budget_lp(gradient: Array, mass: Array, value: float, cost: Cost, high: float) -> float | None:
+    """``min <C, Π>  s.t.  <Π, gradient[destination]> ≤ value`` in the box by HiGHS, for one sample; None if none is."""
+    move = moves(cost, mass.shape)
+    limits = [sp.csr_matrix(gradient.ravel()[move.destination]), move.sums(move.destination, mass.size)]
+    return _solve_lp(move.price, limits, [np.array([value]), np.full(mass.size, high)], move, mass)
+
+
+def _solve_lp(
+    objective: Array, limits: list[sp.csr_matrix], bounds: list[Array], move: Moves, mass: Array
+) -> float | None:
     result = linprog(
-        gradient.ravel()[move.destination] / scale,
-        A_ub=sp.csr_matrix(move.price),
-        b_ub=[budget / size],
+        objective,
+        A_ub=sp.vstack(limits),
+        b_ub=np.concatenate(bounds),
         A_eq=move.sums(move.source, mass.size),
-        b_eq=mass.ravel() / size,
+        b_eq=mass.ravel(),
         method="highs",
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
-    assert result.status == 0, result.message
-    value: float = result.fun * scale * size
-    return value
+    assert result.status in (0, 2), result.message
+    return float(result.fun) if result.status == 0 else None

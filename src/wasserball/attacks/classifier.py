@@ -1,0 +1,144 @@
+"""The model as an attack meets it: frozen, asked for checked logits and for the direction in which a loss rises."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wasserball.attacks.losses import Loss, evaluate
+from wasserball.operators.rounding import per_sample
+
+Model = nn.Module | Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def frozen(model: Model) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients inside; outside, all is as it was, module by module."""
+    if not isinstance(model, nn.Module):
+        yield
+        return
+    modes = [(module, module.training) for module in model.modules()]
+    needs = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        model.eval()
+        for parameter, needed in needs:
+            if needed:
+                parameter.requires_grad_(False)
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, needed in needs:
+            if needed:
+                parameter.requires_grad_(True)
+
+
+class Slope(NamedTuple):
+    """A loss at some images and how it rises there; all of it ``(B,)`` but the direction."""
+
+    logits: Tensor
+    loss: Tensor
+    direction: Tensor
+    """The gradient over its largest absolute entry (paper §5, "Gradient Normalization"); 0 where there is none."""
+    scale: Tensor
+    """That largest entry, in float64: gradient = scale · direction."""
+
+    def keep(self, held: Tensor) -> "Slope":
+        """The slope of some of the samples."""
+        return Slope(*(column[held] for column in self))
+
+
+class Classifier:
+    """Logits in float32 or better, with clear errors instead of nonsense; ``draws`` of a stochastic model averaged."""
+
+    def __init__(self, model: Model, images: Tensor, draws: int) -> None:
+        self.model, self.draws = model, draws
+        self.classes: int | None = None
+        # Half precision models want half precision images; what they are given is the float32 image, rounded.
+        parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
+        self.dtype = next((p.dtype for p in parameters if p.is_floating_point()), images.dtype)
+        self._suspicious = True
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        """The logits of each image."""
+        return torch.stack([self._call(images) for _ in range(self.draws)]).mean(0)
+
+    def slope(self, images: Tensor, labels: Tensor, loss: Loss) -> Slope:
+        """The loss of each image and its normalised gradient.
+
+        The gradient passes the logits normalised as well: a saturated cross entropy, or half precision, would
+        lose it on its way through the model, and its scale is put back afterwards.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            labels = labels.clone()  # what was made in inference mode may not be kept for a gradient
+            logits = torch.zeros((), device=images.device)
+            values = torch.zeros(len(images), device=images.device, dtype=torch.float64)
+            gradient = torch.zeros_like(images, dtype=torch.float64)
+            for _ in range(self.draws):
+                leaf = images.detach().clone().requires_grad_()
+                seen = self._call(leaf)
+                height, steepness = _loss_and_steepness(loss, seen.detach().double(), labels)
+                size = _largest(steepness).clamp(min=torch.finfo(torch.float64).tiny)
+                along = (steepness / per_sample(size, steepness)).to(seen.dtype)
+                rise = torch.autograd.grad(seen, leaf, along, allow_unused=True)[0] if seen.requires_grad else None
+                if rise is None:
+                    raise ValueError("model must be differentiable: its logits do not depend on the images")
+                bad = ~torch.isfinite(rise).flatten(1).all(1)
+                if bad.any():
+                    raise ValueError(f"model must have a finite gradient: sample {int(bad.nonzero()[0])} has not")
+                logits = logits + seen.detach() / self.draws
+                values += height / self.draws
+                gradient += rise * (per_sample(size, rise) / self.draws)
+        scale = _largest(gradient)
+        direction = torch.where(per_sample(scale > 0, gradient), gradient / per_sample(scale, gradient), 0.0)
+        return Slope(logits, values, direction.to(images.dtype), scale)
+
+    def _call(self, images: Tensor) -> Tensor:
+        logits = self.model(images.to(self.dtype))
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:
+            seen = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise ValueError(f"model must return logits of shape ({len(images)}, classes), 2 or more, got {seen}")
+        if self.classes not in (None, logits.shape[1]):
+            raise ValueError(f"model must always return the same classes, got {self.classes} and {logits.shape[1]}")
+        self.classes = logits.shape[1]
+        if logits.dtype not in (torch.float32, torch.float64):
+            logits = logits.float()
+        bad = ~torch.isfinite(logits.detach())
+        if bad.any():
+            sample, entry = bad.nonzero()[0].tolist()
+            raise ValueError(f"model must return finite logits: sample {sample} has {logits[sample, entry].item()!r}")
+        if self._suspicious:
+            self._suspicious = False
+            _warn_of_probabilities(logits.detach())
+        return logits
+
+
+def _loss_and_steepness(loss: Loss, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss and its gradient with respect to the logits, in float64."""
+    leaf = logits.requires_grad_()
+    values = evaluate(loss, leaf, labels)
+    if not values.requires_grad:
+        raise ValueError("loss must be differentiable: its values do not depend on the logits")
+    (steepness,) = torch.autograd.grad(values.sum(), leaf)
+    bad = ~(torch.isfinite(values) & torch.isfinite(steepness).all(1))
+    if bad.any():
+        sample = int(bad.nonzero()[0])
+        raise ValueError(f"loss must be finite with a finite gradient: sample {sample} has {values[sample].item()!r}")
+    return values.detach().double(), steepness
+
+
+def _warn_of_probabilities(outputs: Tensor) -> None:
+    if len(outputs) and bool((outputs >= 0).all()) and bool(((outputs.sum(1) - 1).abs() < 1e-3).all()):
+        warnings.warn(
+            "model returns probabilities, it seems (softmax outputs): attacks want logits, and on probabilities they "
+            "can miss adversarial images that exist",
+            stacklevel=2,
+        )
+
+
+def _largest(tensor: Tensor) -> Tensor:
+    return tensor.double().abs().flatten(1).amax(1)

@@ -1,0 +1,142 @@
+"""The smallest radius at which each sample falls: walks along the decision boundary instead of an attack a radius."""
+
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wasserball.attacks.attack import Attack
+from wasserball.attacks.classifier import Classifier
+from wasserball.attacks.losses import LossName, resolve_loss
+from wasserball.attacks.pgd import LEAP, SATURATION, Walk
+from wasserball.attacks.result import AttackResult
+from wasserball.attacks.trial import Report, Trial, part_of
+from wasserball.operators.leap import step_that_spends
+from wasserball.operators.rounding import make_feasible, per_sample
+from wasserball.threat import Cost, LocalCost
+
+WALKS: tuple[tuple[LossName, int], ...] = (("ce", 0), ("margin", 0), ("ce", 2), ("ce", 3))
+"""The loss of each walk and the rival that it aims at; as in :class:`Auto`, the second and the third are worth it."""
+FIRST_RADIUS = 1 / 32
+"""Of the largest one: where the first walk begins."""
+PACE = math.log(2), 0.01
+"""By how much the logarithm of the radius changes in the first step of a walk, and in the last."""
+LAST_STEP = 0.05
+"""The last step of a walk, relative to its first and to the radius."""
+PATIENCE = 10
+"""Steps in vain at the largest radius."""
+SHRINKS = 8
+"""Bisections between the clean image and the nearest one found."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class MinimalRadius(Attack):
+    """The nearest image that fools the model, for each sample; ``distance`` is the smallest radius found.
+
+    A projected gradient walk whose radius shrinks while the model is fooled and grows while it is not (as DDN, Rony et
+    al. 2019, does for l2), ever more slowly, so that plan and duals stay warm; then again with another loss, and
+    aimed at the runners-up. ``result.robust_accuracy(eps)`` is the whole curve, up to ``eps``, the largest radius
+    looked at.
+    """
+
+    eps: float | Tensor = 1.0
+    steps: int = 200
+    """Of each walk."""
+    cost: Cost = LocalCost(7)  # noqa: RUF009
+
+    def _attack(
+        self, classifier: Classifier, images: Tensor, labels: Tensor, eps: Tensor, report: Report
+    ) -> AttackResult:
+        started = time.perf_counter()
+        trial = Trial(
+            classifier=classifier,
+            images=images,
+            labels=labels,
+            eps=eps,
+            cost=self.cost,
+            bounds=self.bounds,
+            loss=resolve_loss("ce", self.targeted),
+            targeted=self.targeted,
+            keep_plans=self.return_plan,
+            report=report,
+        )
+        samples = trial.survivors()
+        if len(samples):
+            nearest = Nearest(trial, samples, self.bounds[1])
+            walks = [walk for walk in WALKS if not (self.targeted and walk[1])]
+            for number, (loss, rival) in enumerate(walks):
+                trial.aim(resolve_loss(loss, self.targeted or rival > 0), rival)
+                trial.report = part_of(report, number / len(walks), (number + 1) / len(walks))
+                self._walk(trial, nearest, fresh=rival > 0)
+            nearest.shrink()
+            trial.offer(samples, nearest.plan, settle=True)
+        report(1.0, int((~trial.success).sum()))
+        return self._result(trial, time.perf_counter() - started)
+
+    def _walk(self, trial: Trial, nearest: "Nearest", *, fresh: bool) -> None:
+        """Follow the decision boundary towards the clean image, from the nearest image so far or from the clean one."""
+        walk = Walk.start(trial, nearest.samples)
+        if not fresh:
+            walk.plan, walk.image = nearest.plan.clone(), nearest.image.clone()
+        mass, largest = trial.images[walk.samples], trial.budget[walk.samples]
+        known = torch.isfinite(nearest.spent)
+        budget = torch.where(known, nearest.spent, FIRST_RADIUS * largest)
+        vain = torch.zeros_like(walk.samples)
+        for number in range(self.steps):
+            done = number / self.steps
+            slope, fooled = trial.slope(walk.image.clamp(max=self.bounds[1]), walk.samples)
+            if number == 0:
+                leap = step_that_spends(slope.direction, mass, LEAP * budget, SATURATION, self.cost) / budget
+                leap = leap.nan_to_num(0.0)  # a stochastic model can be fooled by the clean image, at no budget at all
+            fooled[fooled.clone()] = nearest.offer(fooled.nonzero().squeeze(1), walk.plan[fooled], budget[fooled])
+            pace = PACE[1] + (PACE[0] - PACE[1]) * (1 - done) ** 2
+            nearer = torch.minimum(budget, nearest.spent) * math.exp(-pace)
+            budget = torch.where(fooled, nearer, budget * math.exp(pace))
+            # At the largest radius gradients can lead nowhere: who was there in vain for a while begins anew.
+            vain = torch.where(budget > largest, vain + 1, 0)
+            budget = torch.where(vain > PATIENCE, FIRST_RADIUS * largest, torch.minimum(budget, largest))
+            budget = torch.minimum(budget, (1 - PACE[1]) * nearest.spent)
+            decay = LAST_STEP + (1 - LAST_STEP) * (1 + math.cos(math.pi * done)) / 2
+            walk.step = decay * leap * budget
+            walk.advance(slope.direction, mass, budget, self.cost, self.bounds)
+            trial.report((number + 1) / self.steps, int((~torch.isfinite(nearest.spent)).sum()))
+
+
+class Nearest:
+    """The nearest image so far that fools the model, for each of ``samples``; the clean one where there is none."""
+
+    def __init__(self, trial: Trial, samples: Tensor, high: float) -> None:
+        self.trial, self.samples, self.high = trial, samples, high
+        self.image = trial.images[samples].clone()
+        self.plan = trial.cost.identity(self.image)
+        self.spent = torch.full_like(trial.budget[samples], math.inf)
+
+    def offer(self, where: Tensor, plan: Tensor, budget: Tensor) -> Tensor:
+        """Propose plans for some places among the samples; returns which fool the model as they would be returned."""
+        if len(where) == 0:
+            return torch.zeros(0, dtype=torch.bool, device=where.device)
+        trial, index = self.trial, self.samples[where]
+        plan, image, spent = make_feasible(plan, trial.images[index], budget, trial.cost, self.high)
+        fooled = trial.fooled(trial.logits(image, index), index)
+        better = fooled & (spent < self.spent[where])
+        chosen = where[better]
+        self.plan[chosen], self.image[chosen], self.spent[chosen] = plan[better], image[better], spent[better]
+        return fooled
+
+    def shrink(self) -> None:
+        """Bisect on the way from the clean image to the nearest one: all of it is in the ball and in the box."""
+        low, high = torch.zeros_like(self.spent), torch.ones_like(self.spent)
+        where = torch.isfinite(self.spent).nonzero().squeeze(1)
+        home, far, spent = (
+            self.trial.cost.identity(self.trial.images[self.samples]),
+            self.plan.clone(),
+            self.spent.clone(),
+        )
+        for _ in range(SHRINKS if len(where) else 0):
+            share = (low + high)[where] / 2
+            plan = torch.lerp(home[where], far[where], per_sample(share, far).to(far.dtype))
+            fooled = self.offer(where, plan, share * spent[where] * (1 + 1e-6))
+            high[where] = torch.where(fooled, share, high[where])
+            low[where] = torch.where(fooled, low[where], share)

@@ -1,0 +1,78 @@
+"""The attack of Wong, Schmidt & Kolter (2019): sign steps and projected Sinkhorn. A baseline, made honest."""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+from wasserball.attacks.attack import Ascent, random_directions
+from wasserball.attacks.trial import Trial
+from wasserball.checks import check_count, check_positive
+from wasserball.operators import sinkhorn
+from wasserball.operators.rounding import per_sample
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ProjectedSinkhorn(Ascent):
+    """Steps along the sign of the gradient in image space, each followed by an entropic projection onto the ball.
+
+    As its authors do, it ignores the pixel box: the model is shown clamped images on the way and judged on the
+    unclamped one, so that results need not be ``valid``. Where numbers overflow, the last image that was found before
+    is kept, and a warning says so.
+    """
+
+    steps: int = 300
+    gamma: float = 1e-3
+    """The strength of the entropic regularisation, for images whose mass is 1."""
+    step: float = 0.1
+    max_iterations: int = 500
+    """Of the dual, in each projection."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("gamma", self.gamma)
+        check_positive("step", self.step)
+        check_count("max_iterations", self.max_iterations)
+
+    @property
+    def _ignores_box(self) -> bool:
+        return True
+
+    def _search(self, trial: Trial, start: int) -> None:
+        samples = trial.survivors()
+        image, plan = trial.images[samples], trial.cost.identity(trial.images[samples])
+        overflowed = torch.zeros_like(trial.success)
+        for number in range(self.steps):
+            slope, fooled = trial.slope(image.clamp(max=self.bounds[1]), samples)
+            if fooled.any():
+                held = ~fooled
+                held[fooled] = ~trial.offer(samples[fooled], plan[fooled])
+                samples, image, plan, slope = samples[held], image[held], plan[held], slope.keep(held)
+                if len(samples) == 0:
+                    break
+            direction = slope.direction
+            if start and number == 0:
+                direction = random_directions(trial.images[samples], self.seed, start)
+            found = sinkhorn(
+                image + self.step * direction.sign(),
+                trial.images[samples],
+                trial.budget[samples],
+                self.cost,
+                gamma=self.gamma,
+                max_iterations=self.max_iterations,
+            )
+            assert found.plan is not None
+            finite = torch.isfinite(found.gap)
+            overflowed[samples[~finite]] = True
+            image = torch.where(per_sample(finite, image), found.image, image)
+            plan = torch.where(per_sample(finite, plan), found.plan, plan)
+            trial.report((number + 1) / self.steps, len(samples))
+        if len(samples):
+            trial.offer(samples, plan, settle=True)
+        if overflowed.any():
+            warnings.warn(
+                f"projected Sinkhorn overflowed on {int(overflowed.sum())} of {len(overflowed)} samples with "
+                f"gamma={self.gamma:g}: the last image before that was kept",
+                RuntimeWarning,
+                stacklevel=2,
+            )

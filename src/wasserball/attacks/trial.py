@@ -1,0 +1,160 @@
+"""A batch under attack: what may be tried, what was found so far, and a judge who trusts nobody."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from wasserball.attacks.classifier import Classifier, Slope
+from wasserball.attacks.losses import Loss, evaluate, margin
+from wasserball.attacks.result import is_fooled
+from wasserball.operators.rounding import make_feasible
+from wasserball.threat import Cost, WassersteinBall
+from wasserball.verify import verify
+
+Report = Callable[[float, int], None]
+"""Told the share of the work that is done and how many samples hold so far."""
+
+
+@dataclass(eq=False)
+class Trial:
+    """The best image so far for each of ``B`` samples, judged on exactly this image and certified.
+
+    Solvers propose plans (:meth:`offer`); a proposal is made strictly feasible, shown to the model as it would be
+    returned, and checked in float64 by code that does not trust the solver. What fails is dropped.
+    """
+
+    classifier: Classifier
+    images: Tensor
+    labels: Tensor
+    eps: Tensor
+    cost: Cost
+    bounds: tuple[float, float]
+    loss: Loss
+    targeted: bool
+    keep_plans: bool
+    report: Report
+    ignore_box: bool = False
+    """Whether images may leave the box; their certificate then says that they are not valid."""
+    rival: int = 0
+    budget: Tensor = field(init=False)
+    total: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        ball = WassersteinBall(self.images, self.eps, self.cost, self.bounds)
+        self.budget, self.total = ball.budget, ball.total
+        batch, device = len(self.images), self.images.device
+        self.gap: Tensor | None = None
+        self.forward = torch.zeros(batch, dtype=torch.int64, device=device)
+        self.backward = torch.zeros_like(self.forward)
+        self.adversarial = self.images.clone()
+        self.plan = self.cost.identity(self.images) if self.keep_plans else None
+        self.distance = torch.zeros_like(self.budget)
+        self.valid = torch.ones(batch, dtype=torch.bool, device=device)
+        everyone = torch.arange(batch, device=device)
+        logits = self.logits(self.images, everyone)
+        classes = logits.shape[1]
+        bad = (self.labels < 0) | (self.labels >= classes)
+        if bad.any():
+            sample = int(bad.nonzero()[0])
+            raise ValueError(
+                f"labels must be from 0 to {classes - 1}, the model has {classes} classes: "
+                f"sample {sample} has {int(self.labels[sample])}"
+            )
+        self._wrong = logits.scatter(1, self.labels.unsqueeze(1), -torch.inf).argsort(1, descending=True)[:, :-1]
+        self.aim(self.loss, self.rival)
+        self.success = is_fooled(logits, self.labels, self.targeted)
+        self.prediction = logits.argmax(1)
+        self.margin = margin(logits, self.labels, targeted=self.targeted).double()
+        self.value = self._loss(logits, everyone)
+
+    def aim(self, loss: Loss, rival: int) -> None:
+        """What to make large from now on, and for which class: the label, or the ``rival``-th nearest wrong one."""
+        self.loss = loss
+        self.aims = self._wrong[:, min(rival, self._wrong.shape[1]) - 1] if rival else self.labels
+
+    def survivors(self) -> Tensor:
+        """The samples that could still be fooled; without mass or budget an image can only stay what it is."""
+        return (~self.success & (self.budget > 0)).nonzero().squeeze(1)
+
+    def logits(self, images: Tensor, samples: Tensor) -> Tensor:
+        """What the model says of ``images`` in the place of ``samples``."""
+        self.forward[samples] += self.classifier.draws
+        return self.classifier.logits(images)
+
+    def slope(self, images: Tensor, samples: Tensor) -> tuple[Slope, Tensor]:
+        """The loss and its gradient at ``images`` in the place of ``samples``, and who is fooled there."""
+        self.forward[samples] += self.classifier.draws
+        self.backward[samples] += self.classifier.draws
+        slope = self.classifier.slope(images, self.aims[samples], self.loss)
+        return slope, self.fooled(slope.logits, samples)
+
+    def fooled(self, logits: Tensor, samples: Tensor) -> Tensor:
+        """Whether the answers for ``samples`` are what the attack wants."""
+        return is_fooled(logits, self.labels[samples], self.targeted)
+
+    def losses(self, images: Tensor, samples: Tensor) -> Tensor:
+        """The loss of ``images`` in the place of ``samples``."""
+        return self._loss(self.logits(images, samples), samples)
+
+    def offer(self, samples: Tensor, plan: Tensor, *, settle: bool = False) -> Tensor:
+        """Propose plans, and see which of them fool the model; with ``settle`` the best of them count all the same."""
+        high = None if self.ignore_box else self.bounds[1]
+        plan, image, spent = make_feasible(plan, self.images[samples], self.budget[samples], self.cost, high)
+        return self._judge(samples, image, spent, plan, settle)
+
+    def offer_images(self, samples: Tensor, image: Tensor, spent: Tensor) -> Tensor:
+        """Propose images without a plan, at the price that their maker accounts for: nothing certifies them."""
+        return self._judge(samples, image, spent, None, settle=True)
+
+    def _judge(self, samples: Tensor, image: Tensor, spent: Tensor, plan: Tensor | None, settle: bool) -> Tensor:
+        logits = self.logits(image, samples)
+        fooled = self.fooled(logits, samples)
+        value = self._loss(logits, samples)
+        better = fooled | (~self.success[samples] & (value > self.value[samples])) if settle else fooled
+        if not better.any():
+            return fooled & False
+        chosen = better.nonzero().squeeze(1)
+        index = samples[chosen]
+        if plan is None:
+            distance = torch.where(self.total[index] > 0, spent[chosen] / self.total[index], 0.0)
+            valid = torch.zeros_like(self.valid[index])
+        else:
+            certificate = verify(
+                self.images[index],
+                image[chosen],
+                eps=self.eps[index],
+                plan=plan[chosen],
+                cost=self.cost,
+                bounds=self.bounds,
+            )
+            distance, valid = certificate.distance, certificate.valid
+            if not self.ignore_box:
+                chosen, index, distance, valid = (t[valid] for t in (chosen, index, distance, valid))
+        self.adversarial[index] = image[chosen]
+        if self.plan is not None and plan is not None:
+            self.plan[index] = plan[chosen]
+        self.success[index], self.value[index] = fooled[chosen], value[chosen]
+        self.prediction[index] = logits[chosen].argmax(1)
+        self.margin[index] = margin(logits[chosen], self.labels[index], targeted=self.targeted).double()
+        self.distance[index], self.valid[index] = distance, valid
+        return self.success[samples] & fooled
+
+    def _loss(self, logits: Tensor, samples: Tensor) -> Tensor:
+        with torch.no_grad():
+            return evaluate(self.loss, logits.double(), self.aims[samples]).double()
+
+
+def no_report(_share: float, _holding: int) -> None:
+    """The report of a trial that nobody watches."""
+
+
+def part_of(report: Report, first: float, last: float) -> Report:
+    """The report of a piece of the work, which takes it from the share ``first`` to ``last``."""
+    return partial(_scaled, report, first, last)
+
+
+def _scaled(report: Report, first: float, last: float, share: float, holding: int) -> None:
+    report(first + (last - first) * share, holding)

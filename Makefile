@@ -23,8 +23,8 @@ setup: .venv/.installed  ## Create .venv with the package and its development to
 		$(BIN)/python -m pip install -qq -e '.[dev]'
 	@touch $@
 
-demo: setup  ## Run the demonstration, experiments/table2.py
-	$(BIN)/python experiments/table2.py
+demo: setup  ## Attack the bundled model, draw out/demo.png
+	$(BIN)/python experiments/demo.py
 
 # One torch thread for each worker: the workers are the parallelism.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8

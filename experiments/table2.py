@@ -2,7 +2,7 @@
 
 Two random images a and b have mass 1, and b is projected onto the balls around a of radius 0.5 and 1.0. The distance
 from a to the projection p̂ is known, min(eps, W(a, b)). W is the transport within the window, solved exactly and by code
-of its own, not the operators'. ``make demo`` runs this.
+of its own, not the operators'.
 """
 
 import argparse

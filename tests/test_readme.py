@@ -11,5 +11,5 @@ def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     (example,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "README.md", "exec"), {})
-    assert "8/8 valid" in capsys.readouterr().out
+    assert "20/20 valid" in capsys.readouterr().out
     assert (tmp_path / "moved.png").stat().st_size > 1000

@@ -1,4 +1,4 @@
-"""The demonstration, small: its numbers are those of exact transport, and it leaves what it says it leaves."""
+"""Table 2, small: its numbers are those of exact transport, and it leaves what it says it leaves."""
 
 import json
 from pathlib import Path

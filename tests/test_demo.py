@@ -1,0 +1,94 @@
+"""The demonstration, small: its table says what the images are, and its picture shows images that fool the model."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+import wasserball as wb
+from experiments import demo
+from tests.test_plot import shown
+from wasserball import zoo
+
+EPS, LIMIT, STEPS = 0.2, 6, 4
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, wb.AttackResult]:
+    images, labels = (column[:LIMIT] for column in zoo.load_sample())
+    return demo.attack(zoo.load_model("mnist-standard"), images, labels, EPS, STEPS)
+
+
+def test_what_the_table_counts_is_so(results: dict[str, wb.AttackResult]) -> None:
+    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+    console = Console(record=True, width=100)
+    console.print(demo.table(1.0, results, EPS))
+    lines = {line.split("│")[1].strip(): line for line in console.export_text().splitlines() if "│" in line}
+    assert list(lines) == ["none", *results]
+    assert "100.0%" in lines["none"]
+    for name, result in results.items():
+        fooled = model(result.adversarial).argmax(1) != labels[:LIMIT]
+        assert f" {1 - fooled.double().mean():.1%} " in lines[name]
+        certificate = wb.verify(images[:LIMIT], result.adversarial, eps=EPS)
+        assert certificate.valid.all()
+        assert " 100% " in lines[name]
+        distance = float(result.distance[fooled].mean())
+        assert f" {distance:.4f} " in lines[name]
+        assert float(certificate.distance[fooled].mean()) <= distance + 1e-6 <= EPS + 2e-6
+
+
+def test_the_picture_shows_what_fools_the_model(results: dict[str, wb.AttackResult]) -> None:
+    result = results["PGD"]
+    samples = demo.worth_showing(result)
+    assert samples
+    figure = demo.picture(result, samples)
+    count = len(samples)
+    assert len(figure.axes) == 3 * count + 1  # and the arrows
+    for column, sample in enumerate(samples):
+        before, after = figure.axes[column], figure.axes[count + column]
+        torch.testing.assert_close(shown(before)[..., 0], result.images[sample, 0].double())
+        torch.testing.assert_close(shown(after)[..., 0], result.adversarial[sample, 0].double())
+        assert before.get_title() == str(int(result.labels[sample]))
+        assert after.get_title() == str(int(result.prediction[sample])) != before.get_title()
+
+
+def test_each_label_is_shown_before_any_is_shown_twice() -> None:
+    labels = torch.tensor([3, 3, 3, 1, 1, 5, 3, 3, 3, 3])
+    success = torch.tensor([1, 1, 1, 0, 1, 1, 1, 1, 1, 1]).bool()
+    distance = torch.tensor([0.0, *[0.1] * 9])  # the first was wrong all along
+    result = SimpleNamespace(labels=labels, success=success, distance=distance)
+    assert demo.worth_showing(result) == [1, 2, 4, 5, 6, 7]  # type: ignore[arg-type]
+
+
+def test_run_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--limit", "3", "--eps", "0.5", "--steps", "4", "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "eps = 0.5" in printed
+    assert f"written to {tmp_path / 'out' / 'demo.png'}" in printed
+    assert (tmp_path / "out" / "demo.png").stat().st_size > 10_000
+
+
+def test_no_picture_where_nobody_is_fooled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--limit", "1", "--eps", "1e-4", "--steps", "2", "--out", str(tmp_path)]) == 0
+    assert "nothing to draw" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_interruption_is_no_crash(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "attack", interrupted)
+    assert demo.main(["--out", str(tmp_path)]) == 130
+    assert "Stopped" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("option", ["--eps=0", "--eps=inf", "--eps=nan", "--limit=0", "--steps=0"])
+def test_bad_options_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        demo.main([option])
+    assert "must be" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The operators on a GPU: the answers of the CPU, and bits that do not depend on batch mates."""
+"""Operators and attacks on a GPU: the answers of the CPU, and bits that do not depend on batch mates."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from wasserball import Cost, DenseCost, LocalCost, minimize, operators, verify
+from tests.victims import OneByOne, grey_images, network
+from wasserball import (
+    PGD,
+    Attack,
+    Auto,
+    Cost,
+    DenseCost,
+    FrankWolfe,
+    LocalCost,
+    MinimalRadius,
+    ProjectedSinkhorn,
+    minimize,
+    operators,
+    verify,
+)
 from wasserball.operators import Solution
 from wasserball.solvers import Method
 
@@ -72,3 +86,29 @@ def test_minimize_runs_on_cuda(method: Method) -> None:
     result = minimize(lambda image: (image - goal).square().flatten(1).sum(1), mass, eps=0.1, method=method)
     assert result.image.is_cuda
     assert verify(mass, result.image, eps=0.1, plan=result.plan, bounds=None).valid.all()
+
+
+ATTACKS = [
+    PGD(eps=0.05, steps=10, restarts=2, return_plan=True),
+    FrankWolfe(eps=0.05, steps=10, return_plan=True),
+    Auto(eps=0.05, steps=5, return_plan=True),
+    MinimalRadius(steps=10, return_plan=True),
+    ProjectedSinkhorn(eps=0.05, steps=5, return_plan=True),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: type(attack).__name__)
+def test_attacks_on_cuda(attack: Attack) -> None:
+    model = OneByOne(network(dtype=torch.float64))
+    images = grey_images(12, dtype=torch.float64)
+    with torch.no_grad():
+        labels = model(images).argmax(1)
+    here, there = attack(model, images, labels), attack(model.cuda(), images.cuda(), labels.cuda())
+    assert all(tensor.is_cuda for tensor in (there.adversarial, there.success, there.valid, *there.queries))
+    # The model's own rounding differs, and with it where an attack ends; not by much, where it succeeds.
+    assert abs(int(there.success.sum()) - int(here.success.sum())) <= 1
+    if not isinstance(attack, ProjectedSinkhorn):
+        assert there.plan is not None
+        certificate = verify(images.cuda(), there.adversarial, eps=attack.eps, plan=there.plan, cost=there.plan.cost)
+        assert certificate.valid.all(), str(certificate)
+        assert there.valid.all()

@@ -758,6 +758,14 @@ def test_a_bad_input_is_named(name: str, argument: str, bad: Bad) -> None:
 
 
 @one_of_each_kind
+def test_a_bad_label_in_a_later_batch_is_found_after_the_first(name: str) -> None:
+    images, labels = batch()
+    labels[5] = 9
+    with pytest.raises(ValueError, match=r"^labels must be from 0 to 3, the model has 4 classes: sample 5 has 9"):
+        dataclasses.replace(ATTACKS[name], batch_size=2)(network(), images, labels)
+
+
+@one_of_each_kind
 def test_as_many_radii_as_images(name: str) -> None:
     with pytest.raises(ValueError, match=r"^eps must .*\(7,\), got \(3,\)"):
         dataclasses.replace(ATTACKS[name], eps=torch.ones(3))(network(), *batch())
@@ -799,3 +807,18 @@ def test_a_tie_is_no_success() -> None:
     result = wb.PGD(eps=EPS, cost=COST, steps=3)(linear(torch.zeros(1, SIDE, SIDE), 0.0), images, torch.zeros(2).long())
     assert not result.success.any()
     assert result.margin.tolist() == [0, 0]
+
+
+def test_the_radius_of_a_model_that_changes_its_mind() -> None:
+    """Right about the clean images at first and wrong ever after: nothing has to move."""
+    images, labels = (column[GREY] for column in batch())
+    answers = iter([network()(images)])
+
+    def model(images: Tensor) -> Tensor:
+        logits: Tensor = network()(images)
+        return next(answers, -logits)
+
+    result = wb.MinimalRadius(eps=EPS, steps=3, cost=COST)(model, images, labels)
+    assert result.success.all()
+    assert not result.distance.any()
+    torch.testing.assert_close(result.adversarial, images)

@@ -117,7 +117,7 @@ def test_the_gap_without_a_box_is_what_is_missing() -> None:
 def test_frank_wolfe_stops_at_its_gap(box: str) -> None:
     share, high = 0.1, 1.0 if box == "loop" else 50.0
     early, late = (
-        far_attack("FrankWolfe", eps=0.1, steps=50, box=box, bounds=(0, high), gamma=0.1, gap_tolerance=tolerance)
+        far_attack("FrankWolfe", eps=0.1, steps=40, box=box, bounds=(0, high), gamma=0.1, gap_tolerance=tolerance)
         for tolerance in (share, 0.0)
     )
     assert early.gap is not None

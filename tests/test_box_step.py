@@ -61,7 +61,7 @@ def plan_of(solution: Solution) -> Tensor:
     return solution.plan
 
 
-@settings(max_examples=40, **QUIET)  # type: ignore[arg-type]
+@settings(max_examples=30, **QUIET)  # type: ignore[arg-type]
 @given(steps())
 def test_many_rounds_are_the_projection(step: Step) -> None:
     """For the steps of attacks. One that is ten times longer can make the duals go round in a circle."""
@@ -71,7 +71,7 @@ def test_many_rounds_are_the_projection(step: Step) -> None:
     assert solution.iterations.tolist() == [41, 41]
 
 
-@settings(max_examples=25, **QUIET)  # type: ignore[arg-type]
+@settings(max_examples=15, **QUIET)  # type: ignore[arg-type]
 @given(steps())
 def test_warm_duals_make_up_for_few_rounds(step: Step) -> None:
     """Called again and again with the duals it returned, three rounds at a time."""

@@ -79,6 +79,7 @@ class Attack(ABC):
                 some = slice(first, first + size)
                 watch = part_of(report, first / len(clean), min(1.0, (first + size) / len(clean)))
                 results.append(self._attack(classifier, clean[some], labels[some], radii[some], watch))
+                classifier.check_labels(labels)  # of later batches too: better now than hours later
         return AttackResult.join(results) if results else self._nothing(clean, labels, radii, model)
 
     def __repr__(self) -> str:

@@ -97,6 +97,17 @@ class Classifier:
         direction = torch.where(per_sample(scale > 0, gradient), gradient / per_sample(scale, gradient), 0.0)
         return Slope(logits, values, direction.to(images.dtype), scale)
 
+    def check_labels(self, labels: Tensor) -> None:
+        """Raise ``ValueError`` for a label that is none of the classes that the model was seen to have."""
+        assert self.classes is not None
+        bad = (labels < 0) | (labels >= self.classes)
+        if bad.any():
+            sample = int(bad.nonzero()[0])
+            raise ValueError(
+                f"labels must be from 0 to {self.classes - 1}, the model has {self.classes} classes: "
+                f"sample {sample} has {int(labels[sample])}"
+            )
+
     def _call(self, images: Tensor) -> Tensor:
         logits = self.model(images.to(self.dtype))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:

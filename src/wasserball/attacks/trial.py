@@ -55,14 +55,7 @@ class Trial:
         self.valid = torch.ones(batch, dtype=torch.bool, device=device)
         everyone = torch.arange(batch, device=device)
         logits = self.logits(self.images, everyone)
-        classes = logits.shape[1]
-        bad = (self.labels < 0) | (self.labels >= classes)
-        if bad.any():
-            sample = int(bad.nonzero()[0])
-            raise ValueError(
-                f"labels must be from 0 to {classes - 1}, the model has {classes} classes: "
-                f"sample {sample} has {int(self.labels[sample])}"
-            )
+        self.classifier.check_labels(self.labels)
         self._wrong = logits.scatter(1, self.labels.unsqueeze(1), -torch.inf).argsort(1, descending=True)[:, :-1]
         self.aim(self.loss, self.rival)
         self.success = is_fooled(logits, self.labels, self.targeted)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from wasserball.checks import check_count, check_like, check_per_sample, check_positive, check_tolerance
 from wasserball.operators.rounding import per_sample, within_budget
-from wasserball.operators.solution import Solution
+from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, DenseCost, WassersteinBall
 
@@ -45,7 +45,17 @@ def sinkhorn(
     check_positive("gamma", gamma)
     check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)
+    return solve_in_chunks(
+        lambda some: _project_chunk(target[some], mass[some], delta[some], cost, gamma, tol, max_iterations),
+        len(mass),
+        mass[0].numel() * cost.plan_shape(mass)[cost.axis],
+        mass.device,
+    )
 
+
+def _project_chunk(
+    target: Tensor, mass: Tensor, delta: Tensor, cost: Cost, gamma: float, tol: float, max_iterations: int
+) -> Solution:
     total = sample_sum(mass.double())
     unit = torch.where(total > 0, total, 1.0)
     scale = per_sample(unit, mass)

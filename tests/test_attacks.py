@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import wasserball as wb
-from tests.test_inputs import BOUNDS_NEEDED, COST_NEEDED, COUNT, GAMMA_OR_ZERO, POSITIVE, Bad
 from tests.victims import CLASSES, SIDE, Noisy, OneByOne, grey_images, linear, network, predictions
-from wasserball.attacks.attack import Ascent
+from wasserball.attacks.attack import Ascent, random_directions
 from wasserball.attacks.losses import LossName, margin
 
 COST = wb.LocalCost(3)
@@ -182,7 +180,7 @@ def test_the_plan_may_be_left_out(name: str) -> None:
         assert same(without, attacked(name))
 
 
-@attacks
+@one_of_each_kind
 @pytest.mark.parametrize("count", [1, 0])
 def test_one_sample_or_none(name: str, count: int) -> None:
     images, labels = batch()
@@ -202,7 +200,7 @@ def test_one_sample_or_none(name: str, count: int) -> None:
     assert str(count) in result.summary() or "no samples" in result.summary()
 
 
-@attacks
+@one_of_each_kind
 @pytest.mark.parametrize("value", [0.4, 1.0])
 def test_one_pixel_has_nowhere_to_go(name: str, value: float) -> None:
     images = torch.full((2, 1, 1, 1), value)
@@ -306,6 +304,15 @@ def test_the_random_state_is_left_as_it_was_found(name: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_each_image_each_seed_and_each_start_has_its_own_noise() -> None:
+    images = grey_images(3)
+    noise = [random_directions(images, seed, start) for seed, start in ((0, 1), (0, 2), (1, 1), (2**40, 1), (-1, 1))]
+    everything = torch.cat(noise).flatten(1)
+    assert len({tuple(row) for row in everything.tolist()}) == 15
+    assert everything.abs().amax(1).tolist() == [1] * 15
+    assert torch.equal(random_directions(images[1:], 0, 1), noise[0][1:])
+
+
 @from_one_start
 def test_a_random_start_depends_on_the_seed_alone(name: str) -> None:
     torch.manual_seed(1)
@@ -315,7 +322,7 @@ def test_a_random_start_depends_on_the_seed_alone(name: str) -> None:
     assert not torch.equal(first.adversarial[GREY], attacked(name).adversarial[GREY])
 
 
-@attacks
+@pytest.mark.parametrize("name", [*KINDS, "PGD as in the paper", "FrankWolfe, entropic", "FrankWolfe, short"])
 def test_no_bit_depends_on_batch_mates(name: str) -> None:
     attack = from_random_start(ATTACKS[name])
     some = torch.tensor([0, WRONG, 2])
@@ -333,7 +340,6 @@ def test_no_bit_depends_on_batch_mates(name: str) -> None:
         (torch.float16, torch.float16),
         (torch.bfloat16, torch.float32),
         (torch.float32, torch.bfloat16),
-        (torch.float32, torch.float64),
         (torch.float64, torch.float32),
     ],
     ids=str,
@@ -350,7 +356,7 @@ def test_images_and_models_of_all_types(name: str, image_type: torch.dtype, mode
     assert wb.verify(clean, result.adversarial, eps=0.3, plan=result.plan, cost=result.cost, bounds=None).valid.all()
 
 
-@from_one_start
+@pytest.mark.parametrize("name", ["PGD", "FrankWolfe"])
 @pytest.mark.parametrize("form", ["transposed", "expanded", "channels last", "a slice", "with a gradient"])
 def test_images_in_any_form(name: str, form: str) -> None:
     images, labels = batch()
@@ -374,8 +380,9 @@ def test_images_in_any_form(name: str, form: str) -> None:
     assert result.adversarial.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
 
 
-@one_of_each_kind
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    ("name", "mode"), [("PGD", torch.no_grad), *((name, torch.inference_mode) for name in KINDS)], ids=str
+)
 def test_inside_a_mode_without_gradients(name: str, mode: Callable[[], Any]) -> None:
     model = network()
     with mode():
@@ -395,7 +402,7 @@ def test_several_channels(name: str) -> None:
     assert certificate.valid.all(), str(certificate)
 
 
-@one_of_each_kind
+@alone
 def test_bounds_are_a_matter_of_units(name: str) -> None:
     """Images from 0 to 255 and a model of them: the same attack, up to rounding."""
     images, labels = batch(torch.float64)
@@ -405,9 +412,8 @@ def test_bounds_are_a_matter_of_units(name: str) -> None:
         lambda pixels: network(dtype=torch.float64)(pixels / 255), images * 255, labels
     )
     assert torch.equal(large.success, small.success)
-    if name != "Auto":  # whose random start depends on the pixels
-        torch.testing.assert_close(large.adversarial / 255, small.adversarial, rtol=0, atol=1e-6)
-        torch.testing.assert_close(large.distance[:WHITE], small.distance[:WHITE], rtol=0, atol=1e-6)
+    torch.testing.assert_close(large.adversarial / 255, small.adversarial, rtol=0, atol=1e-6)
+    torch.testing.assert_close(large.distance[:WHITE], small.distance[:WHITE], rtol=0, atol=1e-6)
     assert large.adversarial.max() <= 255 or name in IGNORE_BOX
 
 
@@ -424,7 +430,7 @@ def test_each_image_may_have_a_radius_of_its_own(name: str) -> None:
     assert same(alone(model, images[[2]], labels[[2]]), together, [2])
 
 
-@one_of_each_kind
+@pytest.mark.parametrize("name", ["PGD", "Auto"])
 def test_progress_is_shown_where_it_is_wanted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert same(dataclasses.replace(ATTACKS[name], progress=True)(network(), *batch()), attacked(name))
     assert name in capsys.readouterr().out
@@ -473,7 +479,7 @@ def test_attacks_are_frozen_and_keyword_only(name: str) -> None:
     assert dataclasses.replace(larger, eps=attack.eps) == attack
 
 
-@attacks
+@one_of_each_kind
 def test_a_target_is_reached_or_not(name: str) -> None:
     images, _ = batch()
     targets = (predictions(network(), images) + 1) % CLASSES
@@ -526,10 +532,9 @@ def test_a_rival_is_aimed_at_and_any_wrong_answer_counts(name: str, rival: int) 
 
 @from_one_start
 def test_restarts_never_make_it_worse(name: str) -> None:
-    once, more = (ascent(name, loss="margin", restarts=restarts)(network(), *batch()) for restarts in (1, 4))
+    once, more = (ascent(name, loss="margin", restarts=restarts)(network(), *batch()) for restarts in (1, 3))
     assert (more.success >= once.success).all()
     assert (more.loss >= once.loss)[~more.success].all()
-    assert (more.loss > once.loss)[~more.success].any() or name == "ProjectedSinkhorn"
     assert (more.queries.forward >= once.queries.forward).all()
     assert same(once, ascent(name, loss="margin")(network(), *batch()))
 
@@ -537,14 +542,15 @@ def test_restarts_never_make_it_worse(name: str) -> None:
 @one_of_each_kind
 def test_several_draws_of_a_stochastic_model(name: str) -> None:
     images, labels = (column[:2] for column in batch())
-    attack = dataclasses.replace(ATTACKS[name], eot=3)
+    attack = dataclasses.replace(ATTACKS[name], eot=2)
     torch.manual_seed(0)
     first = attack(Noisy(network()), images, labels)
     torch.manual_seed(1)
     assert same(attack(Noisy(network()), images, labels), first)
-    assert not same(dataclasses.replace(attack, seed=1)(Noisy(network()), images, labels), first)
-    assert (first.queries.forward % 3 == 0).all()
-    assert (first.queries.backward % 3 == 0).all()
+    if name == "PGD":
+        assert not same(dataclasses.replace(attack, seed=1)(Noisy(network()), images, labels), first)
+    assert (first.queries.forward % 2 == 0).all()
+    assert (first.queries.backward % 2 == 0).all()
 
 
 @one_of_each_kind
@@ -554,7 +560,7 @@ def test_draws_of_a_deterministic_model_are_all_the_same(name: str) -> None:
     assert torch.equal(twice.queries.forward, 2 * attacked(name).queries.forward)
 
 
-@attacks
+@pytest.mark.parametrize("name", [*KINDS, "FrankWolfe without box", "FrankWolfe, line search"])
 def test_queries_are_what_the_model_saw(name: str) -> None:
     seen, back = [], []
 
@@ -566,8 +572,7 @@ def test_queries_are_what_the_model_saw(name: str) -> None:
 
     result = dataclasses.replace(ATTACKS[name], return_plan=True)(model, *batch())
     assert same(result, attacked(name))
-    probe = name == "Auto"  # which asks about one image how many classes there are
-    assert int(result.queries.forward.sum()) == sum(seen) - probe
+    assert int(result.queries.forward.sum()) == sum(seen)
     assert int(result.queries.backward.sum()) == sum(back)
 
 
@@ -588,7 +593,7 @@ def test_histograms_on_points_with_a_cost_matrix(name: str, shape: tuple[int, ..
     assert "9 points" in repr(attack)
 
 
-@one_of_each_kind
+@pytest.mark.parametrize("name", ["PGD", "Auto", "MinimalRadius"])
 def test_two_classes_are_enough(name: str) -> None:
     model = network(classes=2)
     images = batch()[0]
@@ -596,7 +601,7 @@ def test_two_classes_are_enough(name: str) -> None:
     assert torch.equal(result.success, predictions(model, result.adversarial) != result.labels)
 
 
-@one_of_each_kind
+@pytest.mark.parametrize("name", ["PGD", "Auto"])
 def test_probabilities_instead_of_logits_are_worth_a_warning(name: str) -> None:
     model = nn.Sequential(network(), nn.Softmax(1))
     with pytest.warns(UserWarning, match="probabilities"):
@@ -610,195 +615,6 @@ def test_sinkhorn_says_where_it_overflowed() -> None:
         result = attack(network(), *batch())
     assert torch.isfinite(result.adversarial).all()
     assert torch.isfinite(result.loss).all()
-
-
-NUMBERS = [
-    Bad("negative", -0.1, "-0.1"),
-    Bad("NaN", math.nan, "nan"),
-    Bad("inf", math.inf, "inf"),
-    Bad("string", "0.1", "'0.1'"),
-    Bad("None", None, "None"),
-    Bad("bool", True, "True"),
-    Bad("list", [0.1], "[0.1]"),
-    Bad("negative sample", torch.tensor([0.1, -0.5]), "sample 1 has -0.5"),
-    Bad("NaN number", torch.tensor(math.nan), "nan"),
-    Bad("column", torch.ones(2, 1), "(2, 1)"),
-    Bad("complex", torch.ones(2, dtype=torch.complex64), "torch.complex64"),
-]
-WORDS = [Bad("unknown", "foo", "'foo'"), Bad("None", None, "None"), Bad("list", ["loop"], "['loop']")]
-SHARES = [
-    Bad("one", 1, "1"),
-    Bad("above", 1.5, "1.5"),
-    Bad("negative", -0.1, "-0.1"),
-    Bad("NaN", math.nan, "nan"),
-    Bad("string", "0.5", "'0.5'"),
-    Bad("bool", False, "False"),
-]
-INTEGERS = [Bad("fraction", 0.5, "0.5"), Bad("bool", True, "True"), Bad("None", None, "None")]
-COMMON: dict[str, list[Bad]] = dict(
-    eps=NUMBERS,
-    steps=COUNT,
-    cost=COST_NEEDED,
-    bounds=BOUNDS_NEEDED,
-    seed=INTEGERS,
-    eot=COUNT,
-    batch_size=[bad for bad in COUNT if bad.name != "None"],
-)
-FROM_ONE_START = COMMON | dict(
-    loss=[*WORDS, Bad("capitals", "CE", "'CE'")], restarts=COUNT, rival=[*INTEGERS, Bad("negative", -1, "-1")]
-)
-OPTIONAL_STEP = [bad for bad in POSITIVE if bad.name != "None"]
-BAD_ARGUMENTS: dict[type[wb.Attack], dict[str, list[Bad]]] = {
-    wb.PGD: FROM_ONE_START | dict(step=OPTIONAL_STEP, momentum=SHARES, box=WORDS),
-    wb.FrankWolfe: FROM_ONE_START
-    | dict(gamma=GAMMA_OR_ZERO, schedule=WORDS, momentum=SHARES, box=WORDS, gap_tolerance=SHARES),
-    wb.ProjectedSinkhorn: FROM_ONE_START | dict(gamma=POSITIVE, step=POSITIVE, max_iterations=COUNT),
-    wb.Auto: COMMON,
-    wb.MinimalRadius: COMMON,
-}
-
-
-def bad_arguments() -> Iterator[Any]:
-    for attack, arguments in BAD_ARGUMENTS.items():
-        for argument, table in arguments.items():
-            for bad in table:
-                yield pytest.param(attack, argument, bad, id=f"{attack.__name__}-{argument}-{bad.name}")
-
-
-@pytest.mark.parametrize(("attack", "argument", "bad"), list(bad_arguments()))
-def test_a_bad_argument_is_named(attack: type[wb.Attack], argument: str, bad: Bad) -> None:
-    with pytest.raises(ValueError, match=rf"(?s)^{argument}\b.*{re.escape(bad.seen)}"):
-        attack(**{"eps": 0.1, argument: bad.value})
-
-
-def test_an_aim_cannot_be_both_a_target_and_a_rival() -> None:
-    with pytest.raises(ValueError, match=r"^rival must be 0 where targeted"):
-        wb.PGD(eps=0.1, rival=2, targeted=True)
-
-
-def entry(values: Tensor, value: float) -> Tensor:
-    """``values`` with ``value`` in their third sample."""
-    changed = values.clone()
-    changed[2] = value
-    return changed
-
-
-class Broken(nn.Module):
-    """What a network says, spoilt."""
-
-    def __init__(self, spoil: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.network, self.spoil = network(), spoil
-
-    def forward(self, images: Tensor) -> Any:
-        return self.spoil(self.network(images))
-
-
-BAD_CALLS: dict[str, list[Bad]] = {
-    "model": [
-        Bad("not callable", 3, "int"),
-        Bad("None", None, "NoneType"),
-        Bad("NaN", Broken(lambda logits: logits / 0 * 0), "sample 0 has nan"),
-        Bad("inf", Broken(lambda logits: logits.abs() / 0), "sample 0 has inf"),
-        Bad("one class", Broken(lambda logits: logits[:, :1]), ", 1)"),
-        Bad("a value for each sample", Broken(lambda logits: logits[:, 0]), ",)"),
-        Bad("a map", Broken(lambda logits: logits[..., None]), ", 4, 1)"),
-        Bad("another batch", Broken(lambda logits: logits.repeat(3, 1)), ", 4)"),
-        Bad("a tuple", Broken(lambda logits: (logits, logits)), "tuple"),
-        Bad("an array", Broken(lambda logits: logits.detach().numpy()), "ndarray"),
-        Bad("nothing", Broken(lambda logits: None), "NoneType"),
-        Bad("no gradient", Broken(lambda logits: logits.detach()), "do not depend on the images"),
-        Bad(
-            "gradient of something else",
-            lambda images: network()(images).detach() + torch.zeros(1, requires_grad=True),
-            "do not depend on the images",
-        ),
-        Bad("NaN gradient", Broken(lambda logits: logits + (0 * logits).abs().sqrt()), "finite gradient: sample 0"),
-    ],
-    "images": [
-        Bad("list", [[0.0]], "list"),
-        Bad("array", batch()[0].numpy(), "ndarray"),
-        Bad("None", None, "NoneType"),
-        Bad("8 bit", (batch()[0] * 255).to(torch.uint8), "torch.uint8"),
-        Bad("integers", batch()[0].long(), "torch.int64"),
-        Bad("complex", batch()[0].to(torch.complex64), "torch.complex64"),
-        Bad("one image", batch()[0][0], "(1, 6, 6)"),
-        Bad("videos", batch()[0][None], "(1, 7, 1, 6, 6)"),
-        Bad("a number", torch.tensor(0.5), "()"),
-        Bad("no pixels", batch()[0][..., :0], "(7, 1, 6, 0)"),
-        Bad("NaN", entry(batch()[0], math.nan), "sample 2 has nan"),
-        Bad("negative", entry(batch()[0], -0.25), "sample 2 has -0.25"),
-        Bad("above", entry(batch()[0], 1.5), "sample 2 has 1.5"),
-        Bad("no data", batch()[0].to("meta"), "meta"),
-    ],
-    "labels": [
-        Bad("list", [0] * 7, "list"),
-        Bad("None", None, "NoneType"),
-        Bad("floats", batch()[1].float(), "torch.float32"),
-        Bad("bools", batch()[1].bool(), "torch.bool"),
-        Bad("one hot", nn.functional.one_hot(batch()[1]), "(7, 4)"),
-        Bad("one", torch.tensor(3), "()"),
-        Bad("another batch", batch()[1][:3], "(3,)"),
-        Bad("negative", entry(batch()[1], -1), "sample 2 has -1"),
-        Bad("above", entry(batch()[1], CLASSES), "sample 2 has 4"),
-    ],
-}
-
-
-@one_of_each_kind
-@pytest.mark.parametrize(
-    ("argument", "bad"),
-    [pytest.param(name, bad, id=f"{name}-{bad.name}") for name, table in BAD_CALLS.items() for bad in table],
-)
-def test_a_bad_input_is_named(name: str, argument: str, bad: Bad) -> None:
-    images, labels = batch()
-    good: dict[str, Any] = {"model": network(), "images": images, "labels": labels}
-    with pytest.raises(ValueError, match=rf"(?s)^{argument}\b.*{re.escape(bad.seen)}"):
-        ATTACKS[name](**good | {argument: bad.value})
-
-
-@one_of_each_kind
-def test_a_bad_label_in_a_later_batch_is_found_after_the_first(name: str) -> None:
-    images, labels = batch()
-    labels[5] = 9
-    with pytest.raises(ValueError, match=r"^labels must be from 0 to 3, the model has 4 classes: sample 5 has 9"):
-        dataclasses.replace(ATTACKS[name], batch_size=2)(network(), images, labels)
-
-
-@one_of_each_kind
-def test_as_many_radii_as_images(name: str) -> None:
-    with pytest.raises(ValueError, match=r"^eps must .*\(7,\), got \(3,\)"):
-        dataclasses.replace(ATTACKS[name], eps=torch.ones(3))(network(), *batch())
-
-
-@from_one_start
-def test_the_loss_of_two_classes_is_no_dlr(name: str) -> None:
-    with pytest.raises(ValueError, match=r'^loss="dlr" needs at least 3 classes, the model has 2'):
-        ascent(name, loss="dlr")(network(classes=2), batch()[0], batch()[1] % 2)
-
-
-@from_one_start
-@pytest.mark.parametrize(
-    "bad",
-    [
-        Bad("a number", lambda logits, labels: 1.0, "float"),
-        Bad("one value", lambda logits, labels: logits.sum(), "()"),
-        Bad("logits", lambda logits, labels: logits, "(7, 4)"),
-        Bad("NaN", lambda logits, labels: logits[:, 0] * math.nan, "nan"),
-        Bad("no gradient", lambda logits, labels: logits[:, 0].detach(), "do not depend on the logits"),
-    ],
-    ids=lambda bad: bad.name,
-)
-def test_a_bad_loss_is_named(name: str, bad: Bad) -> None:
-    images, labels = grey_images(7), predictions(network(), grey_images(7))
-    with pytest.raises(ValueError, match=rf"(?s)^loss\b.*{re.escape(bad.seen)}"):
-        ascent(name, loss=bad.value)(network(), images, labels)
-
-
-def test_a_model_must_keep_its_classes() -> None:
-    sizes = iter([4, 4, 3, 3, 3, 3])
-    with pytest.raises(ValueError, match=r"^model must always return the same classes, got 4 and 3"):
-        wb.PGD(eps=EPS, cost=COST)(lambda images: network()(images)[:, : next(sizes)], *batch())
 
 
 def test_a_tie_is_no_success() -> None:

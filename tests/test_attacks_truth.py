@@ -62,7 +62,7 @@ def far_attack(method: Method, **arguments: object) -> wb.AttackResult:
 
 
 @pytest.mark.parametrize("eps", [0.03, 0.3])
-@pytest.mark.parametrize(("method", "steps", "tolerance"), [("PGD", 60, 1e-4), ("FrankWolfe", 3, 1e-9)])
+@pytest.mark.parametrize(("method", "steps", "tolerance"), [("PGD", 40, 1e-4), ("FrankWolfe", 3, 1e-9)])
 def test_without_a_box_the_linear_oracle_is_reached(method: Method, steps: int, tolerance: float, eps: float) -> None:
     """The box is off and also far away, since a model is shown clamped images on the way."""
     result = far_attack(method, eps=eps, steps=steps, bounds=(0, 50), box="off")
@@ -93,6 +93,11 @@ def test_with_the_box_the_linear_program_is_reached(method: Method, eps: float, 
     # The box matters here: without it there would be far more to gain.
     assert shortfall(far_attack("FrankWolfe", eps=eps, steps=1, bounds=(0, 50)), eps, None) <= 1e-9
     assert best_height(0, eps, 1.0) < 0.9 * (best_height(0, eps, None) - float(heights(problem()[0])[0]))
+
+
+@pytest.mark.parametrize("schedule", ["short", "line-search"])
+def test_other_schedules_reach_the_linear_program(schedule: Schedule) -> None:
+    assert shortfall(far_attack("FrankWolfe", eps=0.1, steps=60, schedule=schedule), 0.1, 1.0) <= 5e-2
 
 
 @pytest.mark.parametrize("box", ["loop", "final"])
@@ -146,7 +151,7 @@ def test_the_least_radius_is_found() -> None:
     """Within 2 %: it is looked for in steps of 1 %."""
     images, labels, weight = problem()
     bias = 2.0
-    result = wb.MinimalRadius(cost=COST, steps=25, return_plan=True)(linear(weight, bias), images, labels)
+    result = wb.MinimalRadius(cost=COST, steps=20, return_plan=True)(linear(weight, bias), images, labels)
     assert result.success.all()
     assert result.valid.all()
     for sample, image in enumerate(images):
@@ -166,7 +171,7 @@ def test_no_radius_where_there_is_none() -> None:
     assert result.robust_accuracy(1.0) == 1
 
 
-COUNT = 48
+COUNT = 40
 NOISE = 2 / COUNT
 """Two images of all."""
 
@@ -180,14 +185,14 @@ def accuracy(attack: wb.Attack) -> float:
 @pytest.mark.parametrize("attack", [wb.PGD(eps=0, steps=10, cost=COST), wb.FrankWolfe(eps=0, steps=10, cost=COST)])
 def test_more_is_not_less(attack: wb.Attack) -> None:
     """A larger radius, a larger window, more steps: accuracy does not rise, but for the luck of two images."""
-    radii = [accuracy(dataclasses.replace(attack, eps=eps)) for eps in (0.0, 0.004, 0.01, 0.03, 0.1)]
+    radii = [accuracy(dataclasses.replace(attack, eps=eps)) for eps in (0.0, 0.004, 0.01, 0.1)]
     assert radii[0] == 1
     assert all(later <= sooner + NOISE for sooner, later in pairwise(radii))
     assert 0.1 < radii[2] < 0.9
     assert radii[-1] <= 0.1
     here = dataclasses.replace(attack, eps=0.01)
     assert accuracy(dataclasses.replace(here, cost=wb.LocalCost(5))) <= accuracy(here) + NOISE
-    assert accuracy(dataclasses.replace(here, steps=40)) <= accuracy(here) + NOISE
+    assert accuracy(dataclasses.replace(here, steps=30)) <= accuracy(here) + NOISE
 
 
 def test_the_curve_of_least_radii_falls_below_attacks_at_each_radius() -> None:

@@ -61,7 +61,7 @@ def plan_of(solution: Solution) -> Tensor:
     return solution.plan
 
 
-@settings(max_examples=30, **QUIET)  # type: ignore[arg-type]
+@settings(max_examples=25, **QUIET)  # type: ignore[arg-type]
 @given(steps())
 def test_many_rounds_are_the_projection(step: Step) -> None:
     """For the steps of attacks. One that is ten times longer can make the duals go round in a circle."""
@@ -84,7 +84,7 @@ def test_warm_duals_make_up_for_few_rounds(step: Step) -> None:
     torch.testing.assert_close(plan_of(solution), step.by_projection(), rtol=0, atol=1e-4)
 
 
-@settings(max_examples=80, **QUIET)  # type: ignore[arg-type]
+@settings(max_examples=60, **QUIET)  # type: ignore[arg-type]
 @given(problem=problems(largest=6), rounds=st.integers(1, 5))
 def test_rows_are_kept_and_the_rest_can_be_repaired(problem: Problem, rounds: int) -> None:
     mass, cost, bounds = problem.mass, problem.cost, (0.0, problem.high)
@@ -187,7 +187,7 @@ def spent_by(step: Tensor, gradient: Tensor, mass: Tensor, cost: Cost) -> Tensor
     return cost.spent(project_rows(target, mass, cost.entries(mass)[1], cost.axis).plan, mass)
 
 
-@settings(max_examples=80, **QUIET)  # type: ignore[arg-type]
+@settings(max_examples=60, **QUIET)  # type: ignore[arg-type]
 @given(problem=problems(largest=6, tiniest=-4), share=st.sampled_from([0.3, 0.75]))
 def test_a_step_spends_what_it_should(problem: Problem, share: float) -> None:
     """To 20 %, from below: a few rounds are near enough for a step size."""

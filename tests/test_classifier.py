@@ -46,6 +46,20 @@ def test_slope_is_the_gradient_of_autograd(name: LossName, targeted: bool) -> No
     assert slope.direction.abs().flatten(1).amax(1).tolist() == [1] * 5
 
 
+def test_slope_behind_a_clamp_is_the_gradient_of_autograd() -> None:
+    model, images, labels = problem()
+    bright, loss = 1.5 * images, resolve_loss("ce", False)
+    assert (bright > 1).any()
+    leaf = bright.clone().requires_grad_()
+    (truth,) = torch.autograd.grad(loss(model(leaf.clamp(0, 1)), labels).sum(), leaf)
+    slope = Classifier(model, images, draws=1).slope(bright.clamp(0, 1), labels, loss).only(bright <= 1)
+    torch.testing.assert_close(gradient(slope), truth, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope.direction.abs().flatten(1).amax(1), torch.ones(5, dtype=torch.float64))
+    nothing = slope.only(torch.zeros_like(images, dtype=torch.bool))
+    assert not nothing.direction.any()
+    assert not nothing.scale.any()
+
+
 @pytest.mark.parametrize("targeted", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses_rise_towards_success(name: LossName, targeted: bool) -> None:

@@ -180,7 +180,7 @@ def test_the_summary_says_what_happened() -> None:
     assert repr(made_up()) == f"AttackResult({words} · {queries})"
     left = made_up(valid=torch.tensor([True, False, True, True]))
     assert "75.0% valid: the rest left the box" in left.summary()
-    assert "nothing moved" in made_up(distance=torch.zeros(4)).summary()
+    assert "no image moved" in made_up(distance=torch.zeros(4)).summary()
     parts = (Part("PGD, ce", 3, 2, 1000, 10, 0.5), Part("Frank-Wolfe", 1, 0, 4, 3, 0.25))
     lines = made_up(parts=parts).summary().splitlines()
     assert lines[1:] == [

@@ -52,8 +52,8 @@ class Attack(ABC):
         check_count("eot", self.eot)
         if self.batch_size is not None:
             check_count("batch_size", self.batch_size)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
-            raise ValueError(f"seed must be an integer, got {self.seed!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, got {self.seed!r}")
         check_cost(self.cost)
         check_bounds(self.bounds)
 

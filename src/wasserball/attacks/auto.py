@@ -18,6 +18,8 @@ from wasserball.threat import Cost, LocalCost
 
 WIDER = 2
 """By how much the window of the last parts is larger: the ball holds all transport, a window only makes it cheap."""
+PARTS = 11
+"""At most: what the progress bar reckons with."""
 RIVALS = 2, 3, 4
 """The wrong classes to aim at, by their rank on the clean image; the first is where the cross entropy leads anyway."""
 
@@ -38,7 +40,7 @@ class Auto(Attack):
     def _wide_cost(self) -> LocalCost | None:
         return replace(self.cost, window=self.cost.window + WIDER) if isinstance(self.cost, LocalCost) else None
 
-    def _parts(self, classes: int) -> Iterator[tuple[str, Ascent]]:
+    def _parts(self, classifier: Classifier) -> Iterator[tuple[str, Ascent]]:
         common: dict[str, Any] = dict(
             eps=0.0,  # the radii are given with the images
             steps=self.steps,
@@ -49,6 +51,7 @@ class Auto(Attack):
         )
         near: dict[str, Any] = dict(common, cost=self.cost)
         yield "PGD, ce", PGD(**near)
+        classes = classifier.classes or 2  # known by now
         yield "PGD, margin", PGD(**near, loss="margin")
         if classes >= 3:
             yield "PGD, dlr", PGD(**near, loss="dlr")
@@ -70,11 +73,10 @@ class Auto(Attack):
     ) -> AttackResult:
         started = time.perf_counter()
         window = self._wide_cost.window if self._wide_cost is not None else None
-        parts = list(self._parts(classifier.logits(images[:1]).shape[1]))
         best: AttackResult | None = None
         notes: list[Part] = []
-        for number, (name, attack) in enumerate(parts):
-            watch = part_of(report, number / len(parts), (number + 1) / len(parts))
+        for number, (name, attack) in enumerate(self._parts(classifier)):
+            watch = part_of(report, number / PARTS, (number + 1) / PARTS)
             left = torch.arange(len(images), device=images.device)
             if best is not None:
                 left = left[~best.success]

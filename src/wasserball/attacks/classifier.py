@@ -46,6 +46,13 @@ class Slope(NamedTuple):
     scale: Tensor
     """That largest entry, in float64: gradient = scale · direction."""
 
+    def only(self, pixels: Tensor) -> "Slope":
+        """The slope with respect to some of the pixels."""
+        direction = torch.where(pixels, self.direction, 0.0)
+        largest = _largest(direction)
+        unit = per_sample(torch.where(largest > 0, largest, 1.0), direction)
+        return self._replace(direction=(direction / unit).to(direction.dtype), scale=self.scale * largest)
+
     def keep(self, held: Tensor) -> "Slope":
         """The slope of some of the samples."""
         return Slope(*(column[held] for column in self))
@@ -89,7 +96,7 @@ class Classifier:
                     raise ValueError("model must be differentiable: its logits do not depend on the images")
                 bad = ~torch.isfinite(rise).flatten(1).all(1)
                 if bad.any():
-                    raise ValueError(f"model must have a finite gradient: sample {int(bad.nonzero()[0])} has not")
+                    raise ValueError(f"model must have a finite gradient: {_name(int(bad.nonzero()[0]), bad)} has not")
                 logits = logits + seen.detach() / self.draws
                 values += height / self.draws
                 gradient += rise * (per_sample(size, rise) / self.draws)
@@ -121,7 +128,9 @@ class Classifier:
         bad = ~torch.isfinite(logits.detach())
         if bad.any():
             sample, entry = bad.nonzero()[0].tolist()
-            raise ValueError(f"model must return finite logits: sample {sample} has {logits[sample, entry].item()!r}")
+            raise ValueError(
+                f"model must return finite logits: {_name(sample, bad)} has {logits[sample, entry].item()!r}"
+            )
         if self._suspicious:
             self._suspicious = False
             _warn_of_probabilities(logits.detach())
@@ -138,7 +147,9 @@ def _loss_and_steepness(loss: Loss, logits: Tensor, labels: Tensor) -> tuple[Ten
     bad = ~(torch.isfinite(values) & torch.isfinite(steepness).all(1))
     if bad.any():
         sample = int(bad.nonzero()[0])
-        raise ValueError(f"loss must be finite with a finite gradient: sample {sample} has {values[sample].item()!r}")
+        raise ValueError(
+            f"loss must be finite with a finite gradient: {_name(sample, bad)} has {values[sample].item()!r}"
+        )
     return values.detach().double(), steepness
 
 
@@ -153,3 +164,8 @@ def _warn_of_probabilities(outputs: Tensor) -> None:
 
 def _largest(tensor: Tensor) -> Tensor:
     return tensor.double().abs().flatten(1).amax(1)
+
+
+def _name(sample: int, asked: Tensor) -> str:
+    """Batches and survivors have numbers of their own: say of how many."""
+    return f"sample {sample} of the {len(asked)} asked about"

@@ -74,7 +74,7 @@ class FrankWolfe(Ascent):
         trial.gap[samples] = torch.inf
         flow = Flow.start(trial, samples, with_plan=self.box != "off" or self.return_plan)
         for number in range(self.steps):
-            slope, fooled = trial.slope(flow.image.clamp(max=self.bounds[1]), flow.samples)
+            slope, fooled = trial.slope(flow.image, flow.samples, behind_clamp=self.box != "loop")
             if self.box == "loop" and fooled.any():
                 assert flow.plan is not None
                 held = ~fooled
@@ -102,7 +102,7 @@ class FrankWolfe(Ascent):
             best = self._oracle(flow, toll - direction, trial)
             flow.move(best, self._share(number, flow, slope, best, toll, trial))
             trial.report((number + 1) / self.steps, len(flow.samples))
-        slope, _ = trial.slope(flow.image.clamp(max=self.bounds[1]), flow.samples)
+        slope, _ = trial.slope(flow.image, flow.samples)
         self._settle(flow, slope, trial)
 
     def _oracle(self, flow: "Flow", gradient: Tensor, trial: Trial) -> Solution:
@@ -124,26 +124,33 @@ class FrankWolfe(Ascent):
         if self.schedule == "harmonic":
             return torch.full_like(flow.spent, 2 / (number + 2))
         way = best.image - flow.image
-        charged = slope.scale * sample_sum((toll * way).double())
         if self.schedule == "line-search":
-            return self._line_search(flow, way, charged, trial)
-        # The parabola loss + share·rise − share²·bend/2, whose bend is what the last step showed.
-        rise = (slope.scale * sample_sum((slope.direction * way).double()) - charged).clamp(min=0)
-        expected = flow.loss + flow.share * flow.rise
-        seen = torch.where(flow.share > 0, 2 * (expected - slope.loss) / flow.share.square(), 0.0)
-        bend = torch.minimum(torch.maximum(seen, flow.bend / 2), 2 * flow.bend) if number else rise
+            return self._line_search(flow, way, slope.scale, trial)
+        # The loss is taken for a parabola, loss + share·rise − share²·bend/2, whose bend the last step showed; what is
+        # charged for overflow is one, or bends less.
+        rise = slope.scale * sample_sum((slope.direction * way).double())
+        charged = slope.scale * sample_sum((toll * way).double())
+        stiff = slope.scale * PENALTY / self.bounds[1] * sample_sum(way.double().square()) * (self.box == "loop")
+        seen = 2 * (flow.loss + flow.share * flow.rise - slope.loss) / flow.share.square()
+        seen = torch.where(flow.share > 0, seen, 0.0)
+        bend = torch.minimum(torch.maximum(seen, flow.bend / 2), 2 * flow.bend) if number else rise.abs()
         flow.bend = bend.clamp(min=torch.finfo(torch.float64).tiny)
-        flow.loss, flow.rise, flow.share = slope.loss, rise, (rise / flow.bend).clamp(max=1)
+        flow.loss, flow.rise = slope.loss, rise
+        flow.share = ((rise - charged) / (flow.bend + stiff)).clamp(0, 1)
         return flow.share
 
-    def _line_search(self, flow: "Flow", way: Tensor, charged: Tensor, trial: Trial) -> Tensor:
-        """The best of the shares 1, ½, ¼, …: of the loss, less what the overflow is charged."""
+    def _line_search(self, flow: "Flow", way: Tensor, scale: Tensor, trial: Trial) -> Tensor:
+        """The best of the shares 1, ½, ¼, …: of the loss, less what the overflow is charged there."""
         best = torch.full_like(flow.spent, -torch.inf)
         chosen = torch.zeros_like(best)
         for halvings in range(HALVINGS + 1):
             share = 0.5**halvings
-            image = (flow.image + share * way).clamp(0, self.bounds[1])
-            value = trial.losses(image, flow.samples) - share * charged
+            image = flow.image + share * way
+            value = trial.losses(image.clamp(0, self.bounds[1]), flow.samples)
+            if self.box == "loop":
+                excess = (image / self.bounds[1] - 1).double()
+                charged = flow.price * excess + PENALTY / 2 * excess.clamp(min=0).square()
+                value -= scale * self.bounds[1] * sample_sum(charged)
             chosen = torch.where(value > best, share, chosen)
             best = torch.maximum(value, best)
         return chosen

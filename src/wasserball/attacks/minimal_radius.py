@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ class MinimalRadius(Attack):
     A projected gradient walk whose radius shrinks while the model is fooled and grows while it is not (as DDN, Rony et
     al. 2019, does for l2), ever more slowly, so that plan and duals stay warm; then again with another loss, and
     aimed at the runners-up. ``result.robust_accuracy(eps)`` is the whole curve, up to ``eps``, the largest radius
-    looked at.
+    looked at. ``loss`` is the margin, which all walks share.
     """
 
     eps: float | Tensor = 1.0
@@ -73,7 +73,7 @@ class MinimalRadius(Attack):
             nearest.shrink()
             trial.offer(samples, nearest.plan, settle=True)
         report(1.0, int((~trial.success).sum()))
-        return self._result(trial, time.perf_counter() - started)
+        return replace(self._result(trial, time.perf_counter() - started), loss=trial.margin)
 
     def _walk(self, trial: Trial, nearest: "Nearest", *, fresh: bool) -> None:
         """Follow the decision boundary towards the clean image, from the nearest image so far or from the clean one."""
@@ -86,7 +86,7 @@ class MinimalRadius(Attack):
         vain = torch.zeros_like(walk.samples)
         for number in range(self.steps):
             done = number / self.steps
-            slope, fooled = trial.slope(walk.image.clamp(max=self.bounds[1]), walk.samples)
+            slope, fooled = trial.slope(walk.image, walk.samples)
             if number == 0:
                 leap = step_that_spends(slope.direction, mass, LEAP * budget, SATURATION, self.cost) / budget
                 leap = leap.nan_to_num(0.0)  # a stochastic model can be fooled by the clean image, at no budget at all

@@ -32,8 +32,8 @@ class PGD(Ascent):
 
     With ``box="loop"`` each step is projected onto ball and pixel box together, a sample stops as soon as it is fooled,
     and what is returned for the others is their best iterate. ``"final"`` is the paper: the box is ignored for all
-    steps, and the last plan repaired by the projection of its App. G. ``"off"`` is the paper without the repair, the
-    model being shown clamped images on the way and judged on the unclamped last one, which is not ``valid``.
+    steps, and the last plan repaired by the projection of its App. G. ``"off"`` is the paper without the repair. In
+    both the model is shown clamped images on the way; ``"off"`` is judged on the unclamped last one, not ``valid``.
 
     Without a ``step`` of its own, each sample starts with one that fits its budget and halves it when the loss no
     longer rises, going back to its best plan, as in APGD (Croce & Hein 2020).
@@ -63,7 +63,7 @@ class PGD(Ascent):
         checks = checkpoints(self.steps)
         momentum = self.momentum if self.momentum is not None else MOMENTUM if self.step is None else 0.0
         for number in range(self.steps):
-            slope, fooled = trial.slope(walk.image.clamp(max=self.bounds[1]), walk.samples)
+            slope, fooled = trial.slope(walk.image, walk.samples, behind_clamp=self.box != "loop")
             if self.box == "loop" and fooled.any():
                 held = ~fooled
                 held[fooled] = ~trial.offer(walk.samples[fooled], walk.plan[fooled])

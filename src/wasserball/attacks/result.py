@@ -60,7 +60,8 @@ class AttackResult:
     bounds: tuple[float, float]
     targeted: bool
     adversarial: Tensor
-    """Like the images; the clean image where nothing better was found."""
+    """Like the images, in float32 (float64 if they are); the clean image where nothing better was found. A model in
+    half precision is shown this image rounded."""
     success: Tensor
     """Whether the model is fooled by exactly this image (where targeted: answers with the target)."""
     prediction: Tensor
@@ -69,7 +70,7 @@ class AttackResult:
     """Certified ``<C, Π>/Σx``, in float64: an upper bound on the normalised Wasserstein distance."""
     valid: Tensor
     """Inside ball and box with its mass kept, by the float64 certificate. False only where an attack ignores the box
-    (``box="off"``, :class:`ProjectedSinkhorn`) and the image left it."""
+    (``box="off"``, :class:`ProjectedSinkhorn`) and the image left it, or has no plan to certify it."""
     loss: Tensor
     """The attack's own loss there, in float64."""
     margin: Tensor
@@ -109,7 +110,7 @@ class AttackResult:
         words = [
             f"{int(self.success.sum())}/{len(self)} fooled",
             f"robust accuracy {100 * self.robust_accuracy():.1f}%",
-            f"mean distance {moved.mean():.4f}" if len(moved) else "nothing moved",
+            f"mean distance {moved.mean():.4f}" if len(moved) else "no image moved and fooled it",
             f"{100 * self.valid.double().mean():.1f}% valid" + ("" if self.valid.all() else ": the rest left the box"),
             f"{forward:,} forward and {backward:,} backward queries",
             f"{self.seconds:.1f} s",

@@ -43,7 +43,7 @@ class ProjectedSinkhorn(Ascent):
         image, plan = trial.images[samples], trial.cost.identity(trial.images[samples])
         overflowed = torch.zeros_like(trial.success)
         for number in range(self.steps):
-            slope, fooled = trial.slope(image.clamp(max=self.bounds[1]), samples)
+            slope, fooled = trial.slope(image, samples, behind_clamp=True)
             if fooled.any():
                 held = ~fooled
                 held[fooled] = ~trial.offer(samples[fooled], plan[fooled])

@@ -77,11 +77,17 @@ class Trial:
         self.forward[samples] += self.classifier.draws
         return self.classifier.logits(images)
 
-    def slope(self, images: Tensor, samples: Tensor) -> tuple[Slope, Tensor]:
-        """The loss and its gradient at ``images`` in the place of ``samples``, and who is fooled there."""
+    def slope(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
+        """The loss and its gradient at ``images`` in the place of ``samples``, and who is fooled there.
+
+        The model is shown images clamped to the box. With ``behind_clamp`` this is part of the loss, as for the paper's
+        authors: it does not rise where a pixel is above the box already.
+        """
         self.forward[samples] += self.classifier.draws
         self.backward[samples] += self.classifier.draws
-        slope = self.classifier.slope(images, self.aims[samples], self.loss)
+        slope = self.classifier.slope(images.clamp(0, self.bounds[1]), self.aims[samples], self.loss)
+        if behind_clamp:
+            slope = slope.only(images <= self.bounds[1])
         return slope, self.fooled(slope.logits, samples)
 
     def fooled(self, logits: Tensor, samples: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,13 +105,7 @@ class Attack(ABC):
 
     def _result(self, trial: Trial, seconds: float) -> AttackResult:
         return AttackResult(
-            attack=repr(self),
-            images=trial.images,
-            labels=trial.labels,
-            eps=trial.eps,
-            cost=self.cost,
-            bounds=self.bounds,
-            targeted=self.targeted,
+            **self._setting(trial.images, trial.labels, trial.eps, trial.classifier.model),
             adversarial=trial.adversarial,
             success=trial.success,
             prediction=trial.prediction,
@@ -123,30 +117,27 @@ class Attack(ABC):
             seconds=seconds,
             plan=None if trial.plan is None else TransportPlan(trial.plan, self.cost),
             gap=trial.gap,
-            model=trial.classifier.model,
         )
 
     def _nothing(self, images: Tensor, labels: Tensor, eps: Tensor, model: Model) -> AttackResult:
-        """The result for no samples."""
+        """The result for no samples: any empty column will do."""
         return AttackResult(
-            attack=repr(self),
-            images=images,
-            labels=labels,
-            eps=eps,
-            cost=self.cost,
-            bounds=self.bounds,
-            targeted=self.targeted,
+            **self._setting(images, labels, eps, model),
             adversarial=images,
             success=eps > 0,
             prediction=labels,
             distance=eps,
-            valid=eps >= 0,
+            valid=eps > 0,
             loss=eps,
             margin=eps,
             queries=Queries(labels, labels),
             seconds=0.0,
-            model=model,
         )
+
+    def _setting(self, images: Tensor, labels: Tensor, eps: Tensor, model: Model) -> dict[str, Any]:
+        """What of a result was known before the attack."""
+        mine = dict(attack=repr(self), cost=self.cost, bounds=self.bounds, targeted=self.targeted)
+        return dict(mine, images=images, labels=labels, eps=eps, model=model)
 
     def _check_images(self, images: object) -> Tensor:
         if not isinstance(images, Tensor):

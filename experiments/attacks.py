@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import wasserball as wb
 from wasserball import zoo
@@ -30,17 +31,27 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "resnet50": zoo.resnet50,
     "resnet50-keras": lambda: zoo.resnet50("keras"),
 }
+
+
+def paper_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross entropy of the paper's code: in float32, where a sure model's own class has a gradient of exactly 0.
+
+    wasserball's keeps that part and is stronger for it (MNIST, eps 0.1: by 2.3 points); the paper's figures need this.
+    """
+    return F.cross_entropy(logits.float(), labels, reduction="none").double()
+
+
 ATTACKS: dict[str, Callable[[argparse.Namespace], wb.Attack]] = {
     "pgd": lambda a: wb.PGD(eps=0, **a.common),
     "fw": lambda a: wb.FrankWolfe(eps=0, **a.common),
     "auto": lambda a: wb.Auto(eps=0, **a.common),
     "radius": lambda a: wb.MinimalRadius(**a.common),
-    # The paper's own: its step sizes, its number of steps, the box repaired at the end or ignored.
-    "paper-pgd": lambda a: wb.PGD(eps=0, step=a.step, box="final", **a.common),
-    "paper-pgd-off": lambda a: wb.PGD(eps=0, step=a.step, box="off", **a.common),
-    "paper-fw": lambda a: wb.FrankWolfe(eps=0, gamma=1e-3, momentum=0, box="final", **a.common),
-    "paper-fw-off": lambda a: wb.FrankWolfe(eps=0, gamma=1e-3, momentum=0, box="off", **a.common),
-    "sinkhorn": lambda a: wb.ProjectedSinkhorn(eps=0, gamma=a.gamma, **a.common),
+    # The paper's own: its step sizes and loss, the box repaired at the end or ignored; 300 steps are for --steps.
+    "paper-pgd": lambda a: wb.PGD(eps=0, step=a.step, loss=paper_loss, box="final", **a.common),
+    "paper-pgd-off": lambda a: wb.PGD(eps=0, step=a.step, loss=paper_loss, box="off", **a.common),
+    "paper-fw": lambda a: wb.FrankWolfe(eps=0, gamma=1e-3, momentum=0, loss=paper_loss, box="final", **a.common),
+    "paper-fw-off": lambda a: wb.FrankWolfe(eps=0, gamma=1e-3, momentum=0, loss=paper_loss, box="off", **a.common),
+    "sinkhorn": lambda a: wb.ProjectedSinkhorn(eps=0, gamma=a.gamma, loss=paper_loss, **a.common),
 }
 
 

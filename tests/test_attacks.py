@@ -463,6 +463,7 @@ def test_the_representation_of_defaults_is_short() -> None:
     assert repr(wb.PGD(eps=0.1)) == "PGD(eps=0.1)"
     assert repr(wb.FrankWolfe(eps=1, gamma=0.5)) == "FrankWolfe(eps=1, gamma=0.5)"
     assert repr(wb.MinimalRadius()) == "MinimalRadius()"
+    assert repr(wb.PGD(eps=0.1, loss=margin)) == "PGD(eps=0.1, loss=margin)"
 
 
 @attacks

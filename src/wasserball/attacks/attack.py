@@ -83,9 +83,13 @@ class Attack(ABC):
         return AttackResult.join(results) if results else self._nothing(clean, labels, radii, model)
 
     def __repr__(self) -> str:
-        """As Python would write it, defaults left out."""
+        """As Python would write it, defaults left out, functions by their names: the same from run to run."""
         values = ((item.name, getattr(self, item.name), item.default) for item in fields(self))
-        words = (f"{name}={value!r}" for name, value, usual in values if isinstance(value, Tensor) or value != usual)
+        words = (
+            f"{name}={getattr(value, '__qualname__', repr(value))}"
+            for name, value, usual in values
+            if isinstance(value, Tensor) or value != usual
+        )
         return f"{type(self).__name__}({', '.join(words)})"
 
     def bind(self, model: Model) -> Callable[[Tensor, Tensor], Tensor]:

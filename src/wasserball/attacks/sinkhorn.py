@@ -17,8 +17,9 @@ class ProjectedSinkhorn(Ascent):
     """Steps along the sign of the gradient in image space, each followed by an entropic projection onto the ball.
 
     As its authors do, it ignores the pixel box: the model is shown clamped images on the way and judged on the
-    unclamped one, so that results need not be ``valid``. Where numbers overflow, the last image that was found before
-    is kept, and a warning says so.
+    unclamped one, so that results need not be ``valid``. A sample is done as soon as it is fooled; the paper's figures
+    for this attack are for the last image, which is weaker. Where numbers overflow, the last image that was found
+    before is kept, and a warning says so.
     """
 
     steps: int = 300

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,13 @@ def measure(attack: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor,
         torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     result = attack(model, images, labels)
+    distance = result.distance[result.success & (result.distance > 0)]
     line: dict[str, Any] = dict(
         attack=repr(attack),
         samples=len(result),
         accuracy=round(100 * result.robust_accuracy(), 2),
         valid=round(100 * result.valid.double().mean().item(), 2),
-        mean_distance=round(result.distance[result.success & (result.distance > 0)].mean().item(), 6),
+        mean_distance=round(distance.mean().item(), 6) if len(distance) else None,
         forward=int(result.queries.forward.sum()),
         backward=int(result.queries.backward.sum()),
         seconds=round(time.perf_counter() - started, 1),
@@ -131,6 +133,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--progress", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("out/attacks.jsonl"))
     options = parser.parse_args(argv)
+    if options.first < 0 or options.limit < 1:
+        parser.error(f"--first must be at least 0 and --limit at least 1, got {options.first} and {options.limit}")
+    for name, path in (("--weights", options.weights), ("--data", options.data)):
+        if not path.exists():
+            parser.error(f"{name} must be there, got {path}")
     options.common = dict(seed=options.seed, batch_size=options.batch_size, progress=options.progress)
     if options.steps is not None:
         options.common["steps"] = options.steps
@@ -140,24 +147,27 @@ def main(argv: list[str] | None = None) -> None:
     unmatched = model.load_state_dict(weights, strict=False)
     missing = [name for name in unmatched.missing_keys if not name.endswith("num_batches_tracked")]
     if missing or unmatched.unexpected_keys:
-        sys.exit(f"--weights do not fit --network {options.network}: {missing or unmatched.unexpected_keys}")
+        parser.error(f"--weights do not fit --network {options.network}: {missing or unmatched.unexpected_keys}")
     model.to(options.device)
     images, labels = (x.to(options.device) for x in load(options.data, options.limit, options.first, options.split))
+    if not len(images):
+        parser.error(f"--first must be below the number of images in --data, got {options.first}")
     with torch.no_grad():
         answers = torch.cat([model(images[i : i + 100]).argmax(1) for i in range(0, len(images), 100)])
     clean = round(100 * (answers == labels).double().mean().item(), 2)
     about = dict(weights=options.weights.stem, images=[options.split, options.first, len(images)], clean=clean)
     print(json.dumps(about), flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    for eps in options.eps:
-        for name in options.attack:
-            attack = ATTACKS[name](options)
-            if name != "radius":
-                attack = replace(attack, eps=eps)
-            line = about | dict(name=name, eps=eps) | measure(attack, model, images, labels, options.exact)
-            with options.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            print({key: value for key, value in line.items() if key not in (*about, "parts")}, flush=True)
+    for name, eps in product(options.attack, options.eps):
+        attack = ATTACKS[name](options)
+        if not isinstance(attack, wb.MinimalRadius):
+            attack = replace(attack, eps=eps)
+        elif eps != options.eps[0]:
+            continue  # one run is the whole curve
+        line = about | dict(name=name, eps=attack.eps) | measure(attack, model, images, labels, options.exact)
+        with options.out.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        print({key: value for key, value in line.items() if key not in (*about, "parts")}, flush=True)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tests.cases import Problem, problems
 from tests.truth import project_qp
 from wasserball import DenseCost, LocalCost
 from wasserball.operators import Solution, linear_minimizer, project, project_box, project_step
+from wasserball.operators.solution import CHUNK
 
 
 def check_promises(problem: Problem, solution: Solution, slack: float) -> None:
@@ -146,14 +147,14 @@ def test_chunks_of_a_batch_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -
 
     def solve() -> list[Solution]:
         return [
-            project(target, mass, budget, cost, lam=torch.ones(5)),
+            project(target, mass, budget, cost, lam=torch.ones(5), backend="torch"),
             project_box(target, mass, budget, cost),
-            linear_minimizer(gradient, mass, budget, cost),
-            linear_minimizer(gradient, mass, budget, cost, gamma=1e-2, return_plan=True),
+            linear_minimizer(gradient, mass, budget, cost, backend="torch"),
+            linear_minimizer(gradient, mass, budget, cost, gamma=1e-2, return_plan=True, backend="torch"),
         ]
 
     whole = solve()
-    monkeypatch.setattr("wasserball.operators.solution.CHUNK", 2 * 2 * 6 * 7 * 9)  # two samples at a time
+    monkeypatch.setitem(CHUNK, "cpu", 2 * 2 * 6 * 7 * 9)  # two samples at a time
     for together, apart in zip(whole, solve(), strict=True):
         for field in fields(Solution):
             one, other = getattr(together, field.name), getattr(apart, field.name)

@@ -3,12 +3,14 @@
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_bounds, check_count, check_like, check_per_sample, check_range
+from wasserball.checks import check_bounds, check_count, check_like, check_out, check_per_sample
+from wasserball.kernels import Backend, choose
 from wasserball.kernels.reference import project_rows
+from wasserball.operators.projection import check_step
 from wasserball.operators.rounding import per_sample
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, WassersteinBall
+from wasserball.threat import Cost, LocalCost, WassersteinBall
 
 LEAST_CURVATURE = 0.7
 """Of a pixel's dual. Pixels that share a sender answer together, and a step that ignores this would overshoot."""
@@ -27,33 +29,64 @@ def box_step(
     lam: Tensor | None = None,
     mu: Tensor | None = None,
     rounds: int = 3,
+    backend: Backend | None = None,
+    out: Tensor | None = None,
+    validate: bool = True,
 ) -> Solution:
     """:func:`project_box` of ``plan + step · gradient[destination]``, approximately: one step of a box attack.
 
     Instead of solving for the duals, ``rounds`` diagonal Newton updates follow them from one step to the next, which
     is what an attack needs and costs ``rounds + 1`` evaluations. Rows keep their mass; the budget and the box are met
     about as well as the duals are warm (``converged``: to 1e-3), and ``gap`` is unknown, infinite.
-    :func:`make_feasible` turns such a plan into one that may be returned.
+    :func:`make_feasible` turns such a plan into one that may be returned. ``out=plan`` updates in place;
+    ``validate=False`` trusts the values of all arguments and does not wait for a GPU.
     """
-    WassersteinBall(mass, 0.0, cost, bounds)
-    check_like("plan", plan, cost.plan_shape(mass), mass)
-    check_like("gradient", gradient, mass.shape, mass)
-    check_count("rounds", rounds)
-    size = check_per_sample("step", step, mass)
-    allowance = check_per_sample("budget", budget, mass)
-    start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass)
-    start_mu = torch.zeros_like(mass) if mu is None else check_like("mu", mu, mass.shape, mass)
-    change = per_sample(size, mass) * gradient.double()
-    check_range("step · gradient", change)
-    high = mass.new_tensor(check_bounds(bounds)).item()
+    if validate:
+        WassersteinBall(mass, 0.0, cost, bounds)
+        check_like("plan", plan, cost.plan_shape(mass), mass)
+        check_like("gradient", gradient, mass.shape, mass)
+        check_count("rounds", rounds)
+        check_out(out, plan)
+        if mu is not None:
+            check_like("mu", mu, mass.shape, mass)
+    size = check_per_sample("step", step, mass, validate=validate)
+    if validate:
+        check_step(size, gradient)
+    allowance = check_per_sample("budget", budget, mass, validate=validate)
+    start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass, validate=validate)
+    start_mu = torch.zeros_like(mass) if mu is None else mu
+    high = as_pixel(check_bounds(bounds), mass.dtype)
+    fast = choose(backend, cost, plan, gradient, mass, start_mu)
+    if fast is not None:
+        assert isinstance(cost, LocalCost)
+        found = fast.box_step(plan, gradient, size, mass, allowance, cost, high, start_lam, start_mu, rounds, out)
+        return Solution(
+            **found._asdict(),
+            iterations=torch.full_like(allowance, rounds + 1, dtype=torch.int64),
+            gap=torch.full_like(allowance, torch.inf),
+        )
     return solve_in_chunks(
         lambda some: _step_chunk(
-            plan[some], change[some], mass[some], allowance[some], cost, high, start_lam[some], start_mu[some], rounds
+            plan[some],
+            per_sample(size[some], mass) * gradient[some].double(),
+            mass[some],
+            allowance[some],
+            cost,
+            high,
+            start_lam[some],
+            start_mu[some],
+            rounds,
         ),
         len(mass),
         plan[0].numel(),
         plan.device,
+        out,
     )
+
+
+def as_pixel(value: float, dtype: torch.dtype) -> float:
+    """A number as a pixel can hold it."""
+    return torch.tensor(value, dtype=dtype).item()
 
 
 def _step_chunk(

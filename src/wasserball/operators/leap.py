@@ -3,23 +3,30 @@
 import torch
 from torch import Tensor
 
+from wasserball.kernels import Backend, choose
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.rounding import per_sample
 from wasserball.operators.solution import chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost
+from wasserball.threat import Cost, LocalCost
 
 ITERATIONS = 8
 
 
 @torch.no_grad()
-def step_that_spends(gradient: Tensor, mass: Tensor, wanted: Tensor, share: float, cost: Cost) -> Tensor:
+def step_that_spends(
+    gradient: Tensor, mass: Tensor, wanted: Tensor, share: float, cost: Cost, *, backend: Backend | None = None
+) -> Tensor:
     """The step size, ``(B,)``, at which ``identity + step · gradient[destination]`` spends ``wanted`` if no budget is
     kept to, or ``share`` of the most that any step can spend where that is less; 0 where nothing can move.
 
     What is spent is concave in the step and starts at 0, so that scaling the step by wanted / spent creeps up on the
     answer from below. A few rounds of it are near enough for a step size.
     """
+    fast = choose(backend, cost, gradient, mass)
+    if fast is not None:
+        assert isinstance(cost, LocalCost)
+        return fast.step_that_spends(gradient, mass, wanted, share, cost)
     parts = [
         _solve(gradient[some].double(), mass[some].double(), wanted[some], share, cost)
         for some in chunks(len(mass), mass[0].numel() * cost.plan_shape(mass)[cost.axis], mass.device)

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from wasserball.checks import check_like, check_per_sample, check_positive, check_tolerance
+from wasserball.kernels import Backend, choose
+from wasserball.kernels.interface import Mixture
 from wasserball.kernels.reference import Moves, best_moves, move, soft_moves, softmax
 from wasserball.operators.dual import MAX_EVALUATIONS, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
-from wasserball.operators.solution import Solution, solve_in_chunks
+from wasserball.operators.solution import Solution, chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, WassersteinBall
+from wasserball.threat import Cost, LocalCost, WassersteinBall
 
 
 class Answer(NamedTuple):
@@ -36,6 +38,7 @@ def linear_minimizer(
     gamma: float = 0.0,
     tol: float = 1e-6,
     return_plan: bool = False,
+    backend: Backend | None = None,
 ) -> Solution:
     """``argmin_Π <Π, H> + γ Σ Π log Π  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 9; eq. 14 for γ > 0).
 
@@ -53,27 +56,55 @@ def linear_minimizer(
     allowance = check_per_sample("budget", budget, mass)
     check_tolerance("tol", tol)
     smoothing = 0.0 if gamma == 0 else check_positive("gamma", gamma)
-    return solve_in_chunks(
-        lambda some: _minimize_chunk(gradient[some], mass[some], allowance[some], cost, smoothing, tol, return_plan),
-        len(mass),
-        mass[0].numel() * cost.plan_shape(mass)[cost.axis],
-        mass.device,
-    )
+    found = mixture(gradient, mass, allowance, cost, gamma=smoothing, tol=tol, backend=backend)
+    state = {name: value for name, value in found._asdict().items() if name != "blend"}
+    if not return_plan:
+        return Solution(plan=None, **state)
+    plan = gradient.new_zeros(cost.plan_shape(mass))
+    found.blend(plan, torch.ones_like(allowance))
+    for some in chunks(len(mass), plan[0].numel(), plan.device):
+        plan[some], state["spent"][some] = within_budget(plan[some], mass[some], allowance[some], cost, plan.dtype)
+        state["image"][some] = cost.scatter(plan[some].double()).to(plan.dtype)
+    return Solution(plan=plan, **state)
 
 
-def _minimize_chunk(
-    gradient: Tensor, mass: Tensor, budget: Tensor, cost: Cost, gamma: float, tol: float, return_plan: bool
-) -> Solution:
-    exact = gamma == 0
-    answer = _exact(gradient, mass, budget, cost) if exact else _entropic(gradient, mass, budget, cost, gamma, tol)
+@torch.no_grad()
+def mixture(
+    gradient: Tensor,
+    mass: Tensor,
+    budget: Tensor,
+    cost: Cost,
+    *,
+    gamma: float = 0.0,
+    tol: float = 1e-6,
+    backend: Backend | None = None,
+) -> Mixture:
+    """:func:`linear_minimizer` as Frank-Wolfe needs it: unchecked, without waiting for a GPU, and with a plan that is
+    not stored but blended into another one."""
+    fast = choose(backend, cost, gradient, mass)
+    if fast is not None:
+        assert isinstance(cost, LocalCost)
+        if gamma == 0:
+            return fast.exact_oracle(gradient, mass, budget, cost)
+        return fast.entropic_oracle(gradient, mass, budget, cost, gamma, tol)
     count = cost.plan_shape(mass)[cost.axis]
-    if return_plan:
-        plan = torch.stack([answer.entries(k) for k in range(count)], cost.axis)
-        plan, spent = within_budget(plan, mass, budget, cost, gradient.dtype)
-        image = cost.scatter(plan.double()).to(gradient.dtype)
-        return Solution(plan, image, answer.lam, spent, answer.iterations, answer.converged, answer.gap)
-    image = cost.scatter_slices(count, answer.entries).to(gradient.dtype)
-    return Solution(None, image, answer.lam, answer.spent, answer.iterations, answer.converged, answer.gap)
+    parts: list[tuple[slice, Answer, Tensor]] = []
+    for some in chunks(len(mass), mass[0].numel() * count, mass.device):
+        problem = gradient[some], mass[some], budget[some], cost
+        answer = _exact(*problem) if gamma == 0 else _entropic(*problem, gamma, tol)
+        parts.append((some, answer, cost.scatter_slices(count, answer.entries).to(gradient.dtype)))
+
+    def blend(plan: Tensor, share: Tensor) -> None:
+        for some, answer, _ in parts:
+            for k in range(count):
+                entries = plan[some].select(cost.axis, k)
+                goal = answer.entries(k).to(plan.dtype).expand_as(entries)
+                entries.lerp_(goal, per_sample(share[some], entries).to(plan.dtype))
+
+    lam, spent, iterations, converged, gap = (
+        torch.cat(column) for column in zip(*(answer[1:] for _, answer, _ in parts), strict=True)
+    )
+    return Mixture(torch.cat([image for _, _, image in parts]), lam, spent, iterations, converged, gap, blend)
 
 
 class Vertex(NamedTuple):

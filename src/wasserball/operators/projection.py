@@ -3,13 +3,14 @@
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_like, check_per_sample, check_range, check_tolerance
+from wasserball.checks import check_like, check_out, check_per_sample, check_range, check_tolerance
+from wasserball.kernels import Backend, choose
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.dual import Evaluate, Root, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, WassersteinBall
+from wasserball.threat import Cost, LocalCost, WassersteinBall
 
 
 @torch.no_grad()
@@ -20,7 +21,10 @@ def project(
     cost: Cost,
     *,
     lam: Tensor | None = None,
-    tol: float = 1e-7,
+    tol: float = 1e-6,
+    backend: Backend | None = None,
+    out: Tensor | None = None,
+    validate: bool = True,
 ) -> Solution:
     """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 6).
 
@@ -29,12 +33,18 @@ def project(
     ``−Σ_rows Σ_active (C − mean_active C)²``: Newton's method finds λ in a handful of evaluations.
 
     The plan never spends more than the budget, and leaves at most ``tol`` of it where λ > 0. ``lam`` warm-starts the
-    search. Everything is computed in float64 and returned in the dtype of ``target``.
+    search. ``out`` is where to put the plan, the target itself if you like. The fast backends compute in the dtype of
+    ``target`` with sums in float64, the reference all in float64. ``validate=False`` trusts the values of all arguments
+    and does not wait for a GPU.
     """
-    WassersteinBall(mass, 0.0, cost)
-    check_like("target", target, cost.plan_shape(mass), mass)
-    start = None if lam is None else check_per_sample("lam", lam, mass)
-    return _project(target, mass, check_per_sample("budget", budget, mass), cost, start, check_tolerance("tol", tol))
+    if validate:
+        WassersteinBall(mass, 0.0, cost)
+        check_like("target", target, cost.plan_shape(mass), mass)
+        check_out(out, target)
+        check_tolerance("tol", tol)
+    allowance = check_per_sample("budget", budget, mass, validate=validate)
+    start = None if lam is None else check_per_sample("lam", lam, mass, validate=validate)
+    return _project(target, None, None, mass, allowance, cost, start, tol, backend, out)
 
 
 @torch.no_grad()
@@ -47,32 +57,62 @@ def project_step(
     cost: Cost,
     *,
     lam: Tensor | None = None,
-    tol: float = 1e-7,
+    tol: float = 1e-6,
+    backend: Backend | None = None,
+    out: Tensor | None = None,
+    validate: bool = True,
 ) -> Solution:
     """:func:`project` of ``plan + step · gradient[destination]``: one step of gradient ascent (paper §3).
 
     ``gradient`` is shaped like the mass: the objective sees the plan through its column sums alone, so all entries that
-    arrive at a pixel share its gradient. ``step`` is a number or one for each sample.
+    arrive at a pixel share its gradient. ``step`` is a number or one for each sample. ``out=plan`` updates in place.
     """
-    WassersteinBall(mass, 0.0, cost)
-    check_like("plan", plan, cost.plan_shape(mass), mass)
-    check_like("gradient", gradient, mass.shape, mass)
-    size = check_per_sample("step", step, mass)
-    start = None if lam is None else check_per_sample("lam", lam, mass)
-    change = per_sample(size, mass).to(gradient.dtype) * gradient
-    check_range("step · gradient", change)
-    target = plan + cost.gather(change)
-    return _project(target, mass, check_per_sample("budget", budget, mass), cost, start, check_tolerance("tol", tol))
+    if validate:
+        WassersteinBall(mass, 0.0, cost)
+        check_like("plan", plan, cost.plan_shape(mass), mass)
+        check_like("gradient", gradient, mass.shape, mass)
+        check_out(out, plan)
+        check_tolerance("tol", tol)
+    size = check_per_sample("step", step, mass, validate=validate)
+    if validate:
+        check_step(size, gradient)
+    allowance = check_per_sample("budget", budget, mass, validate=validate)
+    start = None if lam is None else check_per_sample("lam", lam, mass, validate=validate)
+    return _project(plan, gradient, size, mass, allowance, cost, start, tol, backend, out)
 
 
-def _project(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, start: Tensor | None, tol: float) -> Solution:
+def check_step(step: Tensor, gradient: Tensor) -> None:
+    """Raise ``ValueError`` where ``step · gradient`` is more than its dtype can hold."""
+    longest = per_sample(step, gradient) * gradient.flatten(1).abs().amax(1).view(-1, *(1,) * (gradient.ndim - 1))
+    check_range("step · gradient", longest.to(gradient.dtype))
+
+
+def _project(
+    plan: Tensor,
+    gradient: Tensor | None,
+    step: Tensor | None,
+    mass: Tensor,
+    budget: Tensor,
+    cost: Cost,
+    start: Tensor | None,
+    tol: float,
+    backend: Backend | None,
+    out: Tensor | None,
+) -> Solution:
+    fast = choose(backend, cost, plan, mass, *(() if gradient is None else (gradient,)))
+    if fast is not None:
+        assert isinstance(cost, LocalCost)
+        return Solution(**fast.project(plan, gradient, step, mass, budget, cost, start, tol, out)._asdict())
     lam = torch.zeros_like(budget) if start is None else start
-    return solve_in_chunks(
-        lambda some: _project_chunk(target[some], mass[some], budget[some], cost, lam[some], tol),
-        len(mass),
-        target[0].numel(),
-        target.device,
-    )
+
+    def solve(some: slice) -> Solution:
+        target = plan[some]
+        if gradient is not None and step is not None:
+            change = per_sample(step[some], gradient) * gradient[some].double()
+            target = target + cost.gather(change.to(gradient.dtype))
+        return _project_chunk(target, mass[some], budget[some], cost, lam[some], tol)
+
+    return solve_in_chunks(solve, len(mass), plan[0].numel(), plan.device, out)
 
 
 def _project_chunk(target: Tensor, mass: Tensor, budget: Tensor, cost: Cost, start: Tensor, tol: float) -> Solution:

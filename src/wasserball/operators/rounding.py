@@ -23,7 +23,7 @@ def within_budget(plan: Tensor, mass: Tensor, budget: Tensor, cost: Cost, dtype:
     if len(over):
         keep = budget[over] / spent[over] * (1 - 2 * torch.finfo(dtype).eps)
         home = cost.identity(mass[over].double())
-        answer[over] = torch.lerp(home, plan[over], per_sample(keep, plan)).to(dtype)
+        answer[over] = torch.lerp(home, plan[over].double(), per_sample(keep, plan)).to(dtype)
         spent[over] = cost.spent(answer[over], mass[over])
     return answer, spent
 

@@ -1,0 +1,2 @@
+def missing() -> str | None:
+    return "not there yet"

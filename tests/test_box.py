@@ -93,6 +93,28 @@ def test_white_image_cannot_gain_mass_anywhere(dtype: torch.dtype) -> None:
     torch.testing.assert_close(solution.image, mass, rtol=0, atol=1e-7)
 
 
+def test_a_budget_so_small_that_next_to_nothing_moves() -> None:
+    """All the budget buys is one cycle of swaps in each white image: which one is almost a linear program."""
+    cost, mass, budget = LocalCost(3), torch.ones(8, 2, 4, 4), 1e-3
+    noise = torch.randn(cost.plan_shape(mass), generator=torch.Generator().manual_seed(4))
+    target = cost.identity(mass) + noise
+    solution = project_box(target, mass, budget, cost)
+    assert solution.converged.all()
+    assert solution.plan is not None
+    for sample in range(8):
+        truth = project_qp(target[sample].double().numpy(), mass[sample].double().numpy(), budget, cost, 1.0)
+        assert np.abs(solution.plan[sample].double().numpy() - truth).max() <= 1e-6
+
+
+def test_does_not_jump_to_and_fro_between_pieces_as_small_as_rounding() -> None:
+    """The rounding of a float32 target decides where μ has a gradient, and the dual changes by less than its own."""
+    cost, mass = LocalCost(3), torch.ones(16, 2, 4, 4)
+    gradient = torch.randn(mass.shape, generator=torch.Generator().manual_seed(4))
+    solution = project_box(cost.identity(mass) + 0.3 * cost.gather(gradient), mass, 1.0, cost)
+    assert solution.converged.all()
+    assert (solution.iterations <= 40).all()
+
+
 def test_gap_bounds_the_distance_to_the_optimum() -> None:
     generator = torch.Generator().manual_seed(1)
     cost = LocalCost(3)

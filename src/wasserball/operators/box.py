@@ -3,7 +3,8 @@
 The dual ``g(λ, μ)`` of the capacity constrained projection is concave and piecewise quadratic. On a piece, a change of
 the duals by ``(dλ, dμ)`` changes an active entry of a row by ``q = dλ·C + dμ[dest]`` less its mean over the row, so a
 product with the Hessian (the Laplacian of the graph "these pixels share a sender") is two passes over the plan, and
-conjugate gradients solve for the Newton step without ever forming it.
+conjugate gradients solve for the Newton step without ever forming it. Where that takes long, the answer is followed
+from a loose budget to the one that is asked for.
 """
 
 from collections.abc import Callable
@@ -23,6 +24,11 @@ from wasserball.threat import Cost, WassersteinBall
 CONJUGATE_STEPS = 100
 BUDGET_WEIGHT = 1e-2
 """A pixel that is over must be cut, but what is left of the budget is only unused: it need not be met as sharply."""
+PATIENCE = 20
+"""Rounds within which ordinary problems are solved. The others start again with a loose budget, and tighten it."""
+ROUGH = 1e-2
+"""The residual at which a loose budget is tightened, by this factor:"""
+TIGHTEN = 10
 
 
 @torch.no_grad()
@@ -36,7 +42,7 @@ def project_box(
     lam: Tensor | None = None,
     mu: Tensor | None = None,
     tol: float = 1e-8,
-    max_iterations: int = 100,
+    max_iterations: int = 200,
 ) -> Solution:
     """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget, Πᵀ1 ≤ high`` (paper App. G).
 
@@ -86,10 +92,25 @@ def _project_chunk(
     iterations = torch.ones_like(budget, dtype=torch.int64)
     residual = problem.residual(point)
     flat = _Step(torch.ones_like(point.lam), torch.ones_like(point.mu))
-    for _ in range(max_iterations):
+    for count in range(max_iterations):
+        near = (residual <= max(ROUGH, tol)) & (problem.budget > budget)
+        if near.any():
+            spent = problem.budget + point.gradient.lam.clamp(max=0)
+            tighter = torch.where(near, torch.maximum(spent / TIGHTEN, budget), problem.budget)
+            problem, point = problem.with_budget(tighter, point)
+            residual = problem.residual(point)
         todo = ((residual > tol) & (budget > 0)).nonzero().squeeze(1)
         if len(todo) == 0:
             break
+        if count == PATIENCE:
+            # With a tiny budget next to nothing moves: the dual is almost piecewise linear, and Newton's method creeps
+            # from kink to kink. Where much moves there is curvature to go by, so the budget is approached from above.
+            point.put(todo, problem.take(todo).evaluate(torch.zeros_like(budget[todo]), point.mu[todo]))
+            loose = budget.index_add(0, todo, point.gradient.lam[todo].clamp(min=0))
+            problem, point = problem.with_budget(loose, point)
+            residual = problem.residual(point)
+            iterations[todo] += 1
+            flat.lam[todo], flat.mu[todo] = 1.0, 1.0
         part = problem.take(todo)
         step, stretch = part.newton(point.take(todo), residual[todo], _Step(flat.lam[todo], flat.mu[todo]))
         found, evaluations = part.line_search(point.take(todo), step)
@@ -97,6 +118,8 @@ def _project_chunk(
         flat.lam[todo], flat.mu[todo] = stretch
         iterations[todo] += evaluations
         residual[todo] = part.residual(found)
+    problem, point = problem.with_budget(budget, point)
+    residual = problem.residual(point)
     answer, image, spent = within_box(point.rows.plan, mass, budget, high, cost, target.dtype)
     gap = problem.distance(answer) - point.value
     return Solution(
@@ -190,6 +213,13 @@ class _Problem(NamedTuple):
         )
         return _Point(lam, mu, rows, gradient, self.distance(rows.plan) + gradient.dot(_Step(lam, mu)))
 
+    def with_budget(self, budget: Tensor, point: _Point) -> tuple[Self, _Point]:
+        """The problem with another budget, and the same duals as a point of it."""
+        more = self.budget - budget
+        gradient = point.gradient._replace(lam=point.gradient.lam + more)
+        moved = point._replace(gradient=gradient, value=point.value + point.lam * more)
+        return self._replace(budget=budget), moved
+
     def residual(self, point: _Point) -> Tensor:
         """How far each constraint is from being met with complementary slackness, relative to budget and capacity."""
         spent, excess = point.gradient
@@ -252,7 +282,11 @@ class _Problem(NamedTuple):
         return step.plus(shorter - 1, step), stretch
 
     def line_search(self, point: _Point, step: _Step) -> tuple[_Point, Tensor]:
-        """The first of the steps 1, ⅓, ⅑, … along which the dual rises (Armijo), up to its rounding."""
+        """The first of the steps 1, ⅓, ⅑, … along which the dual rises (Armijo).
+
+        A rise below the rounding of the dual is told from its slopes, as if it were quadratic: else, where pieces are
+        tiny, Newton's method may jump to and fro between two of them.
+        """
         length = torch.ones_like(self.budget)
         evaluations = torch.zeros_like(self.budget, dtype=torch.int64)
         noise = 1e-14 * point.value.abs()
@@ -267,8 +301,10 @@ class _Problem(NamedTuple):
                 best = found
             else:
                 best.put(todo, found)
-            climbed = _Step(found.lam - start.lam, found.mu - start.mu).dot(start.gradient)
-            todo = todo[found.value < start.value + 1e-4 * climbed - noise[todo]]
+            way = _Step(found.lam - start.lam, found.mu - start.mu)
+            slope, rise = way.dot(start.gradient), found.value - start.value
+            rise = torch.where(rise.abs() <= noise[todo], (slope + way.dot(found.gradient)) / 2, rise)
+            todo = todo[rise < 1e-4 * slope]
             length[todo] /= 3
             if len(todo) == 0:
                 break

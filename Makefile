@@ -40,9 +40,9 @@ lint: setup  ## Check style, format and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: setup  ## Time the operators
-	$(BIN)/python benchmarks/operators.py
+bench: setup  ## Time operators and attacks beside the paper's algorithms, write out/bench.md, .json and .png
+	$(BIN)/wasserball bench
 
 clean:  ## Remove .venv, caches, builds and the demonstration's output
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out
-	find benchmarks experiments src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find experiments src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -46,6 +46,7 @@ COMMON: dict[str, list[Bad]] = dict(
     seed=INTEGERS,
     eot=COUNT,
     batch_size=[bad for bad in COUNT if bad.name != "None"],
+    backend=[bad for bad in WORDS if bad.name != "None"] + [Bad("number", 1, "1"), Bad("capitals", "CUDA", "'CUDA'")],
 )
 FROM_ONE_START = COMMON | dict(
     loss=[*WORDS, Bad("capitals", "CE", "'CE'")], restarts=COUNT, rival=[*INTEGERS, Bad("negative", -1, "-1")]

@@ -38,6 +38,9 @@ def test_agrees_with_a_conic_solver_within_few_evaluations() -> None:
         solution = project(problem.target, problem.mass, problem.budget, problem.cost)
         check_promises(problem, solution, 1e-6)
         assert solution.plan is not None
+        # The solver is right to 1e-6; a fast backend computes in float32 what is given in it.
+        largest = problem.target.abs().max().item()
+        slack = 1e-6 * problem.scale + (4 * 2**-23 * largest if problem.target.dtype == torch.float32 else 0.0)
         for sample in range(2):
             truth = project_qp(
                 problem.target[sample].double().numpy(),
@@ -45,7 +48,7 @@ def test_agrees_with_a_conic_solver_within_few_evaluations() -> None:
                 problem.budget[sample].item(),
                 problem.cost,
             )
-            assert np.abs(solution.plan[sample].double().numpy() - truth).max() <= 1e-6 * problem.scale
+            assert np.abs(solution.plan[sample].double().numpy() - truth).max() <= slack
         evaluations.extend(solution.iterations.tolist())
 
     check()

@@ -35,28 +35,66 @@ def check_shape(name: str, tensor: Tensor, shape: Sequence[int]) -> None:
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(tensor.shape)}")
 
 
-def check_like(name: str, tensor: object, shape: Sequence[int], like: Tensor) -> Tensor:
-    """A finite floating tensor of this shape on the device of ``like``."""
+class Ranges:
+    """Looks at the values of several tensors with one wait for the device; at none, where they are not ``wanted``."""
+
+    def __init__(self, wanted: bool = True) -> None:
+        self.wanted = wanted
+        self._asked: list[tuple[str, Tensor, float, float]] = []
+
+    def ask(self, name: str, tensor: Tensor, low: float = -float("inf"), high: float = float("inf")) -> None:
+        """Every entry is to be finite and in ``[low, high]``."""
+        if self.wanted:
+            self._asked.append((name, tensor, low, high))
+
+    def check(self) -> dict[str, float]:
+        """Raise ``ValueError`` for the first tensor that is not as it should be; else the largest size of each."""
+        if not self._asked:
+            return {}
+        # Both ends in one pass; a NaN anywhere makes both NaN.
+        ends = [torch.stack(torch.aminmax(tensor)).double() for _, tensor, _, _ in self._asked]
+        largest = {}
+        for (name, tensor, low, high), (least, most) in zip(self._asked, torch.stack(ends).tolist(), strict=True):
+            if not (low <= least and most <= high and most < float("inf") and least > -float("inf")):
+                _name_the_bad_entry(name, tensor, low, high)
+            largest[name] = max(-least, most)
+        return largest
+
+
+def check_like(name: str, tensor: object, shape: Sequence[int], like: Tensor, ranges: Ranges | None = None) -> Tensor:
+    """A finite floating tensor of this shape on the device of ``like``; ``ranges`` may look at its values later."""
     checked = check_floating(name, tensor)
     check_shape(name, checked, shape)
     if checked.device != like.device:
         raise ValueError(f"{name} must be on {like.device}, got {checked.device}")
-    check_range(name, checked)
+    check_range(name, checked, ranges=ranges)
     return checked
 
 
-def check_range(name: str, tensor: Tensor, low: float = -float("inf"), high: float = float("inf")) -> None:
-    """Every entry finite and in ``[low, high]``."""
-    # Both ends in one pass and one look at the device; a NaN anywhere makes both NaN.
-    least, most = torch.stack(torch.aminmax(tensor)).tolist()
-    if low <= least and most <= high and most - least < float("inf"):
-        return
+def check_range(
+    name: str,
+    tensor: Tensor,
+    low: float = -float("inf"),
+    high: float = float("inf"),
+    ranges: Ranges | None = None,
+) -> None:
+    """Every entry finite and in ``[low, high]``; ``ranges`` may look later."""
+    chosen = Ranges() if ranges is None else ranges
+    chosen.ask(name, tensor, low, high)
+    if ranges is None:
+        chosen.check()
+
+
+def _name_the_bad_entry(name: str, tensor: Tensor, low: float, high: float) -> None:
     bad = ~(torch.isfinite(tensor) & (tensor >= low) & (tensor <= high))
-    if bad.any():
-        where = bad.nonzero()[0].tolist()
-        value = tensor[tuple(where)].item()
-        wanted = "finite" if low == -float("inf") and high == float("inf") else f"in [{low:g}, {high:g}]"
-        raise ValueError(f"{name} must be {wanted}: sample {where[0]} has {value!r} at {tuple(where[1:])}")
+    if not bad.any():  # a bound that its dtype cannot hold is met up to rounding
+        return
+    where = bad.nonzero()[0].tolist()
+    value = tensor[tuple(where)].item()
+    if low == 0 and tensor.ndim == 1:
+        raise ValueError(f"{name} must be finite and >= 0: sample {where[0]} has {value!r}")
+    wanted = "finite" if low == -float("inf") and high == float("inf") else f"in [{low:g}, {high:g}]"
+    raise ValueError(f"{name} must be {wanted}: sample {where[0]} has {value!r} at {tuple(where[1:])}")
 
 
 def check_out(out: object, like: Tensor) -> None:
@@ -73,10 +111,10 @@ def check_out(out: object, like: Tensor) -> None:
         )
 
 
-def check_per_sample(name: str, value: float | Tensor, like: Tensor, *, validate: bool = True) -> Tensor:
+def check_per_sample(name: str, value: float | Tensor, like: Tensor, ranges: Ranges | None = None) -> Tensor:
     """A non-negative number, or one for each sample, as a float64 tensor ``(B,)`` on the device of ``like``.
 
-    Without ``validate`` the values are trusted, and the device is not waited for.
+    ``ranges`` may look at the values of a tensor later.
     """
     batch = like.shape[0]
     if isinstance(value, Tensor):
@@ -86,13 +124,12 @@ def check_per_sample(name: str, value: float | Tensor, like: Tensor, *, validate
             raise ValueError(f"{name} must be a number or have shape ({batch},), got {tuple(numbers.shape)}")
         numbers = numbers.expand(batch).clone()
     elif isinstance(value, Real) and not isinstance(value, bool):
-        numbers = torch.full((batch,), float(value), dtype=torch.float64, device=like.device)
+        if not 0 <= float(value) < float("inf"):
+            raise ValueError(f"{name} must be finite and >= 0: sample 0 has {float(value)!r}")
+        return torch.full((batch,), float(value), dtype=torch.float64, device=like.device)
     else:
         raise ValueError(f"{name} must be a number or a tensor ({batch},), got {value!r}")
-    bad = ~(numbers >= 0) | torch.isinf(numbers)
-    if validate and bad.any():
-        sample = int(bad.nonzero()[0])
-        raise ValueError(f"{name} must be finite and >= 0: sample {sample} has {numbers[sample].item()!r}")
+    check_range(name, numbers, 0, ranges=ranges)
     return numbers
 
 

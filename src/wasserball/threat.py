@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from wasserball.checks import check_bounds, check_floating, check_per_sample, check_range, check_real
+from wasserball.checks import Ranges, check_bounds, check_floating, check_per_sample, check_real
 from wasserball.sums import ordered_sum, sample_sum
 
 Metric = Literal["euclidean", "l1", "linf"]
@@ -182,6 +182,14 @@ def check_cost(cost: object) -> None:
         raise ValueError(f"cost must be a LocalCost or a DenseCost, got {cost!r}")
 
 
+def check_mass(mass: Tensor, cost: Cost, bounds: tuple[float, float] | None, ranges: Ranges) -> None:
+    """Raise ``ValueError`` where this is no mass for this cost; ``ranges`` looks at its values."""
+    check_cost(cost)
+    check_floating("mass", mass)
+    cost.check_mass("mass", mass)
+    ranges.ask("mass", mass, 0, math.inf if bounds is None else check_bounds(bounds))
+
+
 @lru_cache(maxsize=32)
 def _local_entries(cost: LocalCost, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     rows = torch.arange(height, device=device).view(1, 1, height, 1)
@@ -277,10 +285,9 @@ class WassersteinBall:
     bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        check_cost(self.cost)
-        check_floating("mass", self.mass)
-        self.cost.check_mass("mass", self.mass)
-        check_range("mass", self.mass, 0, math.inf if self.bounds is None else check_bounds(self.bounds))
+        ranges = Ranges()
+        check_mass(self.mass, self.cost, self.bounds, ranges)
+        ranges.check()
         object.__setattr__(self, "eps", check_per_sample("eps", self.eps, self.mass))
 
     @cached_property

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from wasserball.attacks.losses import Loss, LossName, resolve_loss
 from wasserball.attacks.result import AttackResult, Queries
 from wasserball.attacks.trial import Report, Trial, no_report, part_of
 from wasserball.checks import check_bounds, check_count, check_floating, check_per_sample, check_range
+from wasserball.kernels import Backend
 from wasserball.operators.rounding import per_sample
 from wasserball.plan import TransportPlan
 from wasserball.threat import Cost, LocalCost, check_cost
@@ -43,6 +44,8 @@ class Attack(ABC):
     batch_size: int | None = None
     """Images at a time; None: as many as make up 32 million plan entries."""
     progress: bool = False
+    backend: Backend | None = None
+    """Who computes the steps: "torch", "numba" or "cuda"; None: the fastest that there is for the device."""
     return_plan: bool = False
 
     def __post_init__(self) -> None:
@@ -54,6 +57,8 @@ class Attack(ABC):
             check_count("batch_size", self.batch_size)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be an integer from 0 to 2**63 - 1, got {self.seed!r}")
+        if self.backend is not None and self.backend not in get_args(Backend):
+            raise ValueError(f"backend must be None or one of {', '.join(get_args(Backend))}, got {self.backend!r}")
         check_cost(self.cost)
         check_bounds(self.bounds)
 
@@ -148,7 +153,7 @@ class Attack(ABC):
             raise ValueError(f"images must be a torch.Tensor, got {type(images).__name__}")
         if not images.is_floating_point():
             raise ValueError(f"images must be floating point, in {self.bounds}, got {images.dtype}")
-        clean = images.detach()
+        clean = images.detach().contiguous()
         clean = clean if clean.dtype == torch.float64 else clean.float()
         if clean.ndim == 0 or len(clean):
             check_floating("images", clean)

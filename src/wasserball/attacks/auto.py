@@ -47,6 +47,7 @@ class Auto(Attack):
             bounds=self.bounds,
             targeted=self.targeted,
             seed=self.seed,
+            backend=self.backend,
             return_plan=self.return_plan,
         )
         near: dict[str, Any] = dict(common, cost=self.cost)

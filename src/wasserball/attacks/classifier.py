@@ -37,7 +37,7 @@ def frozen(model: Model) -> Iterator[None]:
 
 
 class Slope(NamedTuple):
-    """A loss at some images and how it rises there; all of it ``(B,)`` but the direction."""
+    """A loss at some images and how it rises there; all of it ``(B,)`` but the direction and what is said of it."""
 
     logits: Tensor
     loss: Tensor
@@ -45,13 +45,15 @@ class Slope(NamedTuple):
     """The gradient over its largest absolute entry (paper §5, "Gradient Normalization"); 0 where there is none."""
     scale: Tensor
     """That largest entry, in float64: gradient = scale · direction."""
+    trouble: Tensor
+    """``(B, 4)``: whether logits, loss, its gradient, that of the model are not finite. :meth:`Classifier.check` raises
+    the error; who has a GPU to wait for anyway looks for it at the same time."""
 
     def only(self, pixels: Tensor) -> "Slope":
         """The slope with respect to some of the pixels."""
         direction = torch.where(pixels, self.direction, 0.0)
-        largest = _largest(direction)
-        unit = per_sample(torch.where(largest > 0, largest, 1.0), direction)
-        return self._replace(direction=(direction / unit).to(direction.dtype), scale=self.scale * largest)
+        largest = largest_entry(direction)
+        return self._replace(direction=direction.div_(_or_one(largest, direction)), scale=self.scale * largest)
 
     def keep(self, held: Tensor) -> "Slope":
         """The slope of some of the samples."""
@@ -72,37 +74,44 @@ class Classifier:
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
         """The logits of each image."""
-        return torch.stack([self._call(images) for _ in range(self.draws)]).mean(0)
+        logits = torch.stack([self._call(images) for _ in range(self.draws)]).mean(0)
+        _check_logits(logits, ~torch.isfinite(logits))
+        return logits
 
-    def slope(self, images: Tensor, labels: Tensor, loss: Loss) -> Slope:
-        """The loss of each image and its normalised gradient.
+    def slope(self, images: Tensor, labels: Tensor, loss: Loss, *, high: float | None = None) -> Slope:
+        """The loss of each image, clamped to ``[0, high]`` where that is given, and its normalised gradient.
 
         The gradient passes the logits normalised as well: a saturated cross entropy, or half precision, would
-        lose it on its way through the model, and its scale is put back afterwards.
+        lose it on its way through the model, and its scale is put back afterwards. A GPU is not waited for.
         """
-        with torch.inference_mode(False), torch.enable_grad():
-            labels = labels.clone()  # what was made in inference mode may not be kept for a gradient
-            logits = torch.zeros((), device=images.device)
-            values = torch.zeros(len(images), device=images.device, dtype=torch.float64)
-            gradient = torch.zeros_like(images, dtype=torch.float64)
-            for _ in range(self.draws):
-                leaf = images.detach().clone().requires_grad_()
-                seen = self._call(leaf)
-                height, steepness = _loss_and_steepness(loss, seen.detach().double(), labels)
-                size = _largest(steepness).clamp(min=torch.finfo(torch.float64).tiny)
-                along = (steepness / per_sample(size, steepness)).to(seen.dtype)
-                rise = torch.autograd.grad(seen, leaf, along, allow_unused=True)[0] if seen.requires_grad else None
-                if rise is None:
-                    raise ValueError("model must be differentiable: its logits do not depend on the images")
-                bad = ~torch.isfinite(rise).flatten(1).all(1)
-                if bad.any():
-                    raise ValueError(f"model must have a finite gradient: {_name(int(bad.nonzero()[0]), bad)} has not")
-                logits = logits + seen.detach() / self.draws
-                values += height / self.draws
-                gradient += rise * (per_sample(size, rise) / self.draws)
-        scale = _largest(gradient)
-        direction = torch.where(per_sample(scale > 0, gradient), gradient / per_sample(scale, gradient), 0.0)
-        return Slope(logits, values, direction.to(images.dtype), scale)
+        slope = self._draw(images, labels, loss, high)
+        if self.draws == 1:
+            return slope
+        logits, values, trouble = slope.logits / self.draws, slope.loss / self.draws, slope.trouble
+        gradient = slope.direction * per_sample(slope.scale / self.draws, images)
+        for _ in range(1, self.draws):
+            slope = self._draw(images, labels, loss, high)
+            logits += slope.logits / self.draws
+            values += slope.loss / self.draws
+            gradient += slope.direction * per_sample(slope.scale / self.draws, images)
+            trouble = trouble | slope.trouble
+        scale = largest_entry(gradient)
+        return Slope(logits, values, (gradient / _or_one(scale, gradient)).to(images.dtype), scale, trouble)
+
+    def check(self, slope: Slope) -> None:
+        """Raise ``ValueError`` for a slope that is not finite."""
+        logits, loss, steepness, gradient = slope.trouble.unbind(1)
+        _check_logits(slope.logits, logits.unsqueeze(1) & ~torch.isfinite(slope.logits))
+        bad = loss | steepness
+        if bad.any():
+            sample = int(bad.nonzero()[0])
+            raise ValueError(
+                f"loss must be finite with a finite gradient: {_name(sample, bad)} has {slope.loss[sample].item()!r}"
+            )
+        if gradient.any():
+            raise ValueError(
+                f"model must have a finite gradient: {_name(int(gradient.nonzero()[0]), gradient)} has not"
+            )
 
     def check_labels(self, labels: Tensor) -> None:
         """Raise ``ValueError`` for a label that is none of the classes that the model was seen to have."""
@@ -115,6 +124,33 @@ class Classifier:
                 f"sample {sample} has {int(labels[sample])}"
             )
 
+    def _draw(self, images: Tensor, labels: Tensor, loss: Loss, high: float | None) -> Slope:
+        """The slope of one draw."""
+        seen, values, size, steepest, rise = self._backward(images, labels, loss, high)
+        largest = largest_entry(rise)
+        trouble = ~torch.isfinite(torch.stack([largest_entry(seen), values, steepest, largest], dim=1))
+        # Never in place: what autograd returns may be a view of something else.
+        direction = (rise / _or_one(largest, rise)).contiguous()
+        return Slope(seen, values, direction, size * largest, trouble)
+
+    def _backward(
+        self, images: Tensor, labels: Tensor, loss: Loss, high: float | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Logits, loss, the scale of what was sent back from there, the steepest logit, and what arrived at the images;
+        on its own, so that the clamped images are gone before the gradient is looked at."""
+        with torch.inference_mode(False), torch.enable_grad():
+            # Copies, since what was made in inference mode may not be kept for a gradient.
+            leaf = (images.clone() if high is None else images.clamp(0, high)).detach().requires_grad_()
+            seen = self._call(leaf)
+            values, steepness = _loss_and_steepness(loss, seen.detach().double(), labels.clone())
+            steepest = largest_entry(steepness)
+            size = steepest.clamp(min=torch.finfo(torch.float64).tiny)
+            along = (steepness / per_sample(size, steepness)).to(seen.dtype)
+            rise = torch.autograd.grad(seen, leaf, along, allow_unused=True)[0] if seen.requires_grad else None
+        if rise is None:
+            raise ValueError("model must be differentiable: its logits do not depend on the images")
+        return seen.detach(), values, size, steepest, rise
+
     def _call(self, images: Tensor) -> Tensor:
         logits = self.model(images.to(self.dtype))
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != len(images) or logits.shape[1] < 2:
@@ -125,12 +161,6 @@ class Classifier:
         self.classes = logits.shape[1]
         if logits.dtype not in (torch.float32, torch.float64):
             logits = logits.float()
-        bad = ~torch.isfinite(logits.detach())
-        if bad.any():
-            sample, entry = bad.nonzero()[0].tolist()
-            raise ValueError(
-                f"model must return finite logits: {_name(sample, bad)} has {logits[sample, entry].item()!r}"
-            )
         if self._suspicious:
             self._suspicious = False
             _warn_of_probabilities(logits.detach())
@@ -144,13 +174,13 @@ def _loss_and_steepness(loss: Loss, logits: Tensor, labels: Tensor) -> tuple[Ten
     if not values.requires_grad:
         raise ValueError("loss must be differentiable: its values do not depend on the logits")
     (steepness,) = torch.autograd.grad(values.sum(), leaf)
-    bad = ~(torch.isfinite(values) & torch.isfinite(steepness).all(1))
-    if bad.any():
-        sample = int(bad.nonzero()[0])
-        raise ValueError(
-            f"loss must be finite with a finite gradient: {_name(sample, bad)} has {values[sample].item()!r}"
-        )
     return values.detach().double(), steepness
+
+
+def _check_logits(logits: Tensor, bad: Tensor) -> None:
+    if bad.any():
+        sample, entry = bad.nonzero()[0].tolist()
+        raise ValueError(f"model must return finite logits: {_name(sample, bad)} has {logits[sample, entry].item()!r}")
 
 
 def _warn_of_probabilities(outputs: Tensor) -> None:
@@ -162,8 +192,15 @@ def _warn_of_probabilities(outputs: Tensor) -> None:
         )
 
 
-def _largest(tensor: Tensor) -> Tensor:
-    return tensor.double().abs().flatten(1).amax(1)
+def largest_entry(tensor: Tensor) -> Tensor:
+    """The largest absolute value in each sample, ``(B,)`` in float64, in one pass; not finite if an entry is not."""
+    low, high = tensor.flatten(1).aminmax(dim=1)
+    return torch.maximum(-low, high).double()
+
+
+def _or_one(values: Tensor, like: Tensor) -> Tensor:
+    """What to divide ``like`` by: the value of its sample, or 1 where that is 0."""
+    return per_sample(torch.where(values > 0, values, 1.0), like).to(like.dtype)
 
 
 def _name(sample: int, asked: Tensor) -> str:

@@ -1,17 +1,19 @@
 """Frank-Wolfe with the linear oracle (paper §4), in image space, with the pixel box as prices on full pixels."""
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
-from wasserball.attacks.classifier import Classifier, Slope
+from wasserball.attacks.classifier import Classifier, Slope, largest_entry
+from wasserball.attacks.state import keep
 from wasserball.attacks.trial import Report, Trial
-from wasserball.operators import linear_minimizer, project_box
+from wasserball.kernels.interface import Mixture
+from wasserball.operators import box_step, project_box
+from wasserball.operators.oracle import mixture
 from wasserball.operators.rounding import per_sample, restore_rows
-from wasserball.operators.solution import Solution
 from wasserball.sums import sample_sum
 
 Schedule = Literal["harmonic", "short", "line-search"]
@@ -21,6 +23,10 @@ PENALTY = 1.0
 """What is added to the price for the present excess alone."""
 FITS = 0.01
 """How much above its capacity a pixel may be where a sample is called done."""
+ORACLE_ACCURACY = 1e-3
+"""Of what the exact oracle's answer gains: it is a direction to go a share of the way, not yet an answer."""
+REPAIR_ROUNDS = 20
+"""Of the duals of ball and box, for where the attack ends; on training images 10 are enough."""
 HALVINGS = 6
 """A line search looks at the shares 1, ½, ¼, … of the way."""
 
@@ -69,68 +75,86 @@ class FrankWolfe(Ascent):
         return trial
 
     def _search(self, trial: Trial, start: int) -> None:
-        samples = trial.survivors()
+        inside = self.box == "loop"
+        flow = Flow.start(trial, trial.survivors(), with_plan=self.box != "off" or self.return_plan, priced=inside)
         assert trial.gap is not None
-        trial.gap[samples] = torch.inf
-        flow = Flow.start(trial, samples, with_plan=self.box != "off" or self.return_plan)
+        trial.gap[flow.samples] = torch.inf
         for number in range(self.steps):
-            slope, fooled = trial.slope(flow.image, flow.samples, behind_clamp=self.box != "loop")
-            if self.box == "loop" and fooled.any():
+            slope, fooled = trial.slope(flow.image, flow.samples, behind_clamp=not inside, watch=inside)
+            if len(fooled):
                 assert flow.plan is not None
-                held = ~fooled
-                held[fooled] = ~trial.offer(flow.samples[fooled], flow.plan[fooled])
-                flow, slope = flow.keep(held), slope.keep(held)
+                held = trial.strike(flow.samples, flow.plan, fooled)
+                slope = slope.keep(held)
+                keep(flow, held)
             if self.gap_tolerance and len(flow.samples):
-                gap = self._gap(flow, slope, flow.image, trial)
-                flow.goal = self.gap_tolerance * gap if number == 0 else flow.goal
-                done = gap <= flow.goal
-                if self.box == "loop":  # an overflow makes the gap look smaller than it will be without
-                    done &= flow.image.flatten(1).amax(1) <= (1 + FITS) * self.bounds[1]
-                self._settle(flow.keep(done), slope.keep(done), trial)
-                flow, slope = flow.keep(~done), slope.keep(~done)
+                slope = self._stop(number, flow, slope, trial)
             if len(flow.samples) == 0:
                 return
-            flow.velocity = self.momentum * flow.velocity + (1 - self.momentum) * slope.direction
-            direction = flow.velocity / _largest(flow.velocity)
+            flow.velocity.lerp_(slope.direction, 1 - self.momentum)
+            toll = flow.charge(self.bounds[1])
             if start and number == 0:
-                direction = random_directions(trial.images[flow.samples], self.seed, start)
-            toll = torch.zeros_like(direction)
-            if self.box == "loop":
-                excess = flow.image / self.bounds[1] - 1
-                flow.price = (flow.price + PRICE_RATE * excess).clamp(min=0)
-                toll = flow.price + PENALTY * excess.clamp(min=0)
-            best = self._oracle(flow, toll - direction, trial)
-            flow.move(best, self._share(number, flow, slope, best, toll, trial))
+                wanted = random_directions(flow.mass, self.seed, start)
+                gradient = -wanted if toll is None else toll - wanted
+            else:
+                gradient = flow.descent(toll)
+            if self.schedule == "harmonic":
+                del slope, toll  # there is no room for what is not needed again
+                best = self._oracle(gradient, flow.mass, flow.budget)
+                share = torch.full_like(flow.spent, 2 / (number + 2))
+            else:
+                best = self._oracle(gradient, flow.mass, flow.budget)
+                share = self._share(number, flow, slope, best, toll, trial)
+                del slope, toll
+            flow.move(best, share)
+            del gradient, best
             trial.report((number + 1) / self.steps, len(flow.samples))
-        slope, _ = trial.slope(flow.image, flow.samples)
-        self._settle(flow, slope, trial)
+        slope, _ = trial.slope(flow.image, flow.samples, watch=False)
+        self._settle(flow, slope, torch.arange(len(flow.samples), device=flow.samples.device), trial)
 
-    def _oracle(self, flow: "Flow", gradient: Tensor, trial: Trial) -> Solution:
-        mass, budget = trial.images[flow.samples], trial.budget[flow.samples]
-        keep = flow.plan is not None
-        return linear_minimizer(gradient, mass, budget, self.cost, gamma=self.gamma, return_plan=keep)
+    def _oracle(self, gradient: Tensor, mass: Tensor, budget: Tensor) -> Mixture:
+        return mixture(
+            gradient, mass, budget, self.cost, gamma=self.gamma, accuracy=ORACLE_ACCURACY, backend=self.backend
+        )
 
-    def _gap(self, flow: "Flow", slope: Slope, image: Tensor, trial: Trial) -> Tensor:
+    def _stop(self, number: int, flow: "Flow", slope: Slope, trial: Trial) -> Slope:
+        """Settle the samples whose gap is small enough, and go on with the others."""
+        gap = self._gap(slope, flow.price, flow.image, flow.mass, flow.budget)
+        flow.goal = self.gap_tolerance * gap if number == 0 else flow.goal
+        done = gap <= flow.goal
+        if self.box == "loop":  # an overflow makes the gap look smaller than it will be without
+            done &= flow.image.flatten(1).amax(1) <= (1 + FITS) * self.bounds[1]
+        places = done.nonzero().squeeze(1)
+        if len(places) == 0:
+            return slope
+        self._settle(flow, slope, places, trial)
+        held = (~done).nonzero().squeeze(1)
+        keep(flow, held)
+        return slope.keep(held)
+
+    def _gap(self, slope: Slope, price: Tensor | None, image: Tensor, mass: Tensor, budget: Tensor) -> Tensor:
         """``max <∇loss, s − image>`` over all s in the ball, and where the box counts an upper bound on that in both:
         by weak duality, what overflows may be charged any prices ≥ 0, such as the present ones."""
-        mass, budget = trial.images[flow.samples], trial.budget[flow.samples]
-        rise = slope.direction - flow.price
-        best = linear_minimizer(-rise, mass, budget, self.cost).image
-        within = sample_sum((rise * best - slope.direction * image + flow.price * self.bounds[1]).double())
-        return (slope.scale * within).clamp(min=0)
+        rise = slope.direction if price is None else slope.direction - price
+        best = mixture(-rise, mass, budget, self.cost, backend=self.backend).image
+        within = (rise * best).addcmul_(slope.direction, image, value=-1)
+        if price is not None:
+            within.add_(price, alpha=self.bounds[1])
+        return (slope.scale * sample_sum(within.double())).clamp(min=0)
 
-    def _share(self, number: int, flow: "Flow", slope: Slope, best: Solution, toll: Tensor, trial: Trial) -> Tensor:
+    def _share(
+        self, number: int, flow: "Flow", slope: Slope, best: Mixture, toll: Tensor | None, trial: Trial
+    ) -> Tensor:
         """How far to go, as a share of the way to the oracle's answer, for each sample."""
-        if self.schedule == "harmonic":
-            return torch.full_like(flow.spent, 2 / (number + 2))
         way = best.image - flow.image
         if self.schedule == "line-search":
             return self._line_search(flow, way, slope.scale, trial)
         # The loss is taken for a parabola, loss + share·rise − share²·bend/2, whose bend the last step showed; what is
         # charged for overflow is one, or bends less.
         rise = slope.scale * sample_sum((slope.direction * way).double())
-        charged = slope.scale * sample_sum((toll * way).double())
-        stiff = slope.scale * PENALTY / self.bounds[1] * sample_sum(way.double().square()) * (self.box == "loop")
+        charged = stiff = torch.zeros_like(rise)
+        if toll is not None:
+            charged = slope.scale * sample_sum((toll * way).double())
+            stiff = slope.scale * PENALTY / self.bounds[1] * sample_sum(way.double().square())
         seen = 2 * (flow.loss + flow.share * flow.rise - slope.loss) / flow.share.square()
         seen = torch.where(flow.share > 0, seen, 0.0)
         bend = torch.minimum(torch.maximum(seen, flow.bend / 2), 2 * flow.bend) if number else rise.abs()
@@ -147,7 +171,7 @@ class FrankWolfe(Ascent):
             share = 0.5**halvings
             image = flow.image + share * way
             value = trial.losses(image.clamp(0, self.bounds[1]), flow.samples)
-            if self.box == "loop":
+            if flow.price is not None:
                 excess = (image / self.bounds[1] - 1).double()
                 charged = flow.price * excess + PENALTY / 2 * excess.clamp(min=0).square()
                 value -= scale * self.bounds[1] * sample_sum(charged)
@@ -155,23 +179,29 @@ class FrankWolfe(Ascent):
             best = torch.maximum(value, best)
         return chosen
 
-    def _settle(self, flow: "Flow", slope: Slope, trial: Trial) -> None:
-        """Offer where the flow ended, with the box repaired where that is wanted."""
-        if len(flow.samples) == 0:
-            return
-        image, plan = flow.image, flow.plan
-        if self.box != "off":
-            assert plan is not None
-            mass, budget = trial.images[flow.samples], trial.budget[flow.samples]
+    def _settle(self, flow: "Flow", slope: Slope, places: Tensor, trial: Trial) -> None:
+        """Offer where the flow ended at some places, with the box repaired where that is wanted."""
+        for at in trial.pieces(places):
+            self._settle_some(flow, slope.keep(at), at, trial)
+
+    def _settle_some(self, flow: "Flow", slope: Slope, at: Tensor, trial: Trial) -> None:
+        samples, mass, budget, image = flow.samples[at], flow.mass[at], flow.budget[at], flow.image[at]
+        plan = None if flow.plan is None else flow.plan[at]
+        if plan is not None and self.box == "loop":
+            # The prices have left little to repair: it need not be the nearest plan that fits, and that is dear.
+            still = plan, torch.zeros_like(mass), 0.0, mass, budget, self.cost, self.bounds
+            near = box_step(*still, rounds=REPAIR_ROUNDS, backend=self.backend, out=plan, validate=False)
+            image = near.image.clamp_(max=self.bounds[1])
+        elif plan is not None and self.box == "final":
             whole = restore_rows(plan, mass, self.cost).to(plan.dtype)
             repaired = project_box(whole, mass, budget, self.cost, self.bounds)
             image, plan = repaired.image, repaired.plan
         assert trial.gap is not None
-        trial.gap[flow.samples] = self._gap(flow, slope, image, trial)
+        trial.gap[samples] = self._gap(slope, None if flow.price is None else flow.price[at], image, mass, budget)
         if plan is None:
-            trial.offer_images(flow.samples, image, flow.spent)
+            trial.offer_images(samples, image, flow.spent[at])
         else:
-            trial.offer(flow.samples, plan, settle=True)
+            trial.offer(samples, plan, settle=True)
 
 
 @dataclass
@@ -179,12 +209,14 @@ class Flow:
     """Where Frank-Wolfe stands for each sample that it has not fooled yet."""
 
     samples: Tensor
+    mass: Tensor
+    budget: Tensor
     image: Tensor
     plan: Tensor | None
     spent: Tensor
     velocity: Tensor
-    price: Tensor
-    """Of a unit of mass that arrives at a pixel: the dual of its capacity."""
+    price: Tensor | None
+    """Of a unit of mass that arrives at a pixel: the dual of its capacity. None where the box is ignored."""
     goal: Tensor
     loss: Tensor
     rise: Tensor
@@ -192,28 +224,39 @@ class Flow:
     bend: Tensor
 
     @classmethod
-    def start(cls, trial: Trial, samples: Tensor, *, with_plan: bool) -> "Flow":
+    def start(cls, trial: Trial, samples: Tensor, *, with_plan: bool, priced: bool) -> "Flow":
         """At the clean images."""
-        mass = trial.images[samples]
-        zeros = torch.zeros_like(trial.budget[samples])
-        plan = trial.cost.identity(mass) if with_plan else None
-        still = torch.zeros_like(mass)
-        return cls(samples, mass.clone(), plan, zeros.clone(), still, still, *(zeros for _ in range(5)))
+        mass, budget = trial.ball_of(samples)
+        zeros = torch.zeros_like(budget)
+        return cls(
+            samples,
+            mass,
+            budget,
+            mass.clone(),
+            trial.cost.identity(mass) if with_plan else None,
+            zeros.clone(),
+            torch.zeros_like(mass),
+            torch.zeros_like(mass) if priced else None,
+            *(zeros for _ in range(5)),
+        )
 
-    def keep(self, held: Tensor) -> "Flow":
-        """The flow of some of the samples."""
-        columns: dict[str, Tensor | None] = {item.name: getattr(self, item.name) for item in fields(self)}
-        kept: dict[str, Any] = {name: None if column is None else column[held] for name, column in columns.items()}
-        return Flow(**kept)
+    def charge(self, high: float) -> Tensor | None:
+        """Raise the prices of pixels that overflow and lower the others; what a unit now pays, penalty included."""
+        if self.price is None:
+            return None
+        excess = self.image - high
+        self.price.add_(excess, alpha=PRICE_RATE / high).clamp_(min=0)
+        return torch.add(self.price, excess.clamp_(min=0), alpha=PENALTY / high, out=excess)
 
-    def move(self, best: Solution, share: Tensor) -> None:
+    def descent(self, toll: Tensor | None) -> Tensor:
+        """What the oracle is to make small: the toll, less the velocity over its largest entry."""
+        tiny = torch.finfo(self.velocity.dtype).tiny
+        largest = per_sample(largest_entry(self.velocity).clamp(min=tiny), self.velocity).to(self.velocity.dtype)
+        return self.velocity / -largest if toll is None else torch.addcdiv(toll, self.velocity, largest, value=-1)
+
+    def move(self, best: Mixture, share: Tensor) -> None:
         """Go a share of the way, in place."""
         self.image.lerp_(best.image, per_sample(share, self.image).to(self.image.dtype))
         self.spent.lerp_(best.spent, share)
-        if self.plan is not None and best.plan is not None:
-            self.plan.lerp_(best.plan, per_sample(share, self.plan).to(self.plan.dtype))
-
-
-def _largest(values: Tensor) -> Tensor:
-    tiny = torch.finfo(values.dtype).tiny
-    return per_sample(values.abs().flatten(1).amax(1).clamp(min=tiny), values)
+        if self.plan is not None:
+            best.blend(self.plan, share)

@@ -78,30 +78,36 @@ class MinimalRadius(Attack):
     def _walk(self, trial: Trial, nearest: "Nearest", *, fresh: bool) -> None:
         """Follow the decision boundary towards the clean image, from the nearest image so far or from the clean one."""
         walk = Walk.start(trial, nearest.samples)
+        image = walk.mass
         if not fresh:
-            walk.plan, walk.image = nearest.plan.clone(), nearest.image.clone()
-        mass, largest = trial.images[walk.samples], trial.budget[walk.samples]
+            walk.plan.copy_(nearest.plan)
+            image = nearest.image
+        largest = walk.budget
         known = torch.isfinite(nearest.spent)
-        budget = torch.where(known, nearest.spent, FIRST_RADIUS * largest)
+        walk.budget = torch.where(known, nearest.spent, FIRST_RADIUS * largest)
         vain = torch.zeros_like(walk.samples)
         for number in range(self.steps):
             done = number / self.steps
-            slope, fooled = trial.slope(walk.image, walk.samples)
+            slope, places = trial.slope(image, walk.samples)
             if number == 0:
-                leap = step_that_spends(slope.direction, mass, LEAP * budget, SATURATION, self.cost) / budget
-                leap = leap.nan_to_num(0.0)  # a stochastic model can be fooled by the clean image, at no budget at all
-            fooled[fooled.clone()] = nearest.offer(fooled.nonzero().squeeze(1), walk.plan[fooled], budget[fooled])
+                wanted = LEAP * walk.budget
+                leap = step_that_spends(slope.direction, walk.mass, wanted, SATURATION, self.cost, backend=self.backend)
+                # A stochastic model can be fooled by the clean image, at no budget at all.
+                leap = (leap / walk.budget).nan_to_num(0.0)
+            fooled = torch.zeros_like(known)
+            if len(places):
+                fooled[places] = nearest.offer(walk.plan, walk.budget, places)
             pace = PACE[1] + (PACE[0] - PACE[1]) * (1 - done) ** 2
-            nearer = torch.minimum(budget, nearest.spent) * math.exp(-pace)
-            budget = torch.where(fooled, nearer, budget * math.exp(pace))
+            nearer = torch.minimum(walk.budget, nearest.spent) * math.exp(-pace)
+            budget = torch.where(fooled, nearer, walk.budget * math.exp(pace))
             # At the largest radius gradients can lead nowhere: who was there in vain for a while begins anew.
             vain = torch.where(budget > largest, vain + 1, 0)
             budget = torch.where(vain > PATIENCE, FIRST_RADIUS * largest, torch.minimum(budget, largest))
-            budget = torch.minimum(budget, (1 - PACE[1]) * nearest.spent)
+            walk.budget = torch.minimum(budget, (1 - PACE[1]) * nearest.spent)
             decay = LAST_STEP + (1 - LAST_STEP) * (1 + math.cos(math.pi * done)) / 2
-            walk.step = decay * leap * budget
-            walk.advance(slope.direction, mass, budget, self.cost, self.bounds)
-            trial.report((number + 1) / self.steps, int((~torch.isfinite(nearest.spent)).sum()))
+            walk.step = decay * leap * walk.budget
+            image = walk.advance(slope.direction, self.cost, self.bounds, self.backend)
+            trial.report((number + 1) / self.steps, nearest.missing)
 
 
 class Nearest:
@@ -112,31 +118,32 @@ class Nearest:
         self.image = trial.images[samples].clone()
         self.plan = trial.cost.identity(self.image)
         self.spent = torch.full_like(trial.budget[samples], math.inf)
+        self.missing = len(samples)
 
-    def offer(self, where: Tensor, plan: Tensor, budget: Tensor) -> Tensor:
-        """Propose plans for some places among the samples; returns which fool the model as they would be returned."""
-        if len(where) == 0:
-            return torch.zeros(0, dtype=torch.bool, device=where.device)
-        trial, index = self.trial, self.samples[where]
-        plan, image, spent = make_feasible(plan, trial.images[index], budget, trial.cost, self.high)
+    def offer(self, plan: Tensor, budget: Tensor, places: Tensor) -> Tensor:
+        """Propose the plans at some places; returns which of these fool the model as they would be returned."""
+        fooled = torch.cat([self._offer(at, plan[at], budget[at]) for at in self.trial.pieces(places)])
+        self.missing = int(torch.isinf(self.spent).sum())
+        return fooled
+
+    def _offer(self, places: Tensor, plan: Tensor, budget: Tensor) -> Tensor:
+        """Propose plans, which are overwritten."""
+        trial, index = self.trial, self.samples[places]
+        _, image, spent = make_feasible(plan, trial.images[index], budget, trial.cost, self.high, out=plan)
         fooled = trial.fooled(trial.logits(image, index), index)
-        better = fooled & (spent < self.spent[where])
-        chosen = where[better]
+        better = (fooled & (spent < self.spent[places])).nonzero().squeeze(1)
+        chosen = places[better]
         self.plan[chosen], self.image[chosen], self.spent[chosen] = plan[better], image[better], spent[better]
         return fooled
 
     def shrink(self) -> None:
         """Bisect on the way from the clean image to the nearest one: all of it is in the ball and in the box."""
-        low, high = torch.zeros_like(self.spent), torch.ones_like(self.spent)
-        where = torch.isfinite(self.spent).nonzero().squeeze(1)
-        home, far, spent = (
-            self.trial.cost.identity(self.trial.images[self.samples]),
-            self.plan.clone(),
-            self.spent.clone(),
-        )
-        for _ in range(SHRINKS if len(where) else 0):
-            share = (low + high)[where] / 2
-            plan = torch.lerp(home[where], far[where], per_sample(share, far).to(far.dtype))
-            fooled = self.offer(where, plan, share * spent[where] * (1 + 1e-6))
-            high[where] = torch.where(fooled, share, high[where])
-            low[where] = torch.where(fooled, low[where], share)
+        for at in self.trial.pieces(torch.isfinite(self.spent).nonzero().squeeze(1)):
+            far, spent = self.plan[at], self.spent[at]
+            home = self.trial.cost.identity(self.trial.images[self.samples[at]])
+            low, high = torch.zeros_like(spent), torch.ones_like(spent)
+            for _ in range(SHRINKS):
+                share = (low + high) / 2
+                plan = torch.lerp(home, far, per_sample(share, far).to(far.dtype))
+                fooled = self._offer(at, plan, share * spent * (1 + 1e-6))
+                high, low = torch.where(fooled, share, high), torch.where(fooled, low, share)

@@ -1,19 +1,22 @@
 """Projected gradient ascent in coupling space (paper §3), with the pixel box inside the loop."""
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
 from wasserball.attacks.classifier import Slope
+from wasserball.attacks.state import keep
 from wasserball.attacks.trial import Trial
 from wasserball.checks import check_positive
+from wasserball.kernels import Backend
 from wasserball.operators import box_step, project_box, project_step
 from wasserball.operators.leap import step_that_spends
+from wasserball.operators.projection import check_step
 from wasserball.operators.rounding import per_sample
 from wasserball.threat import Cost
 
@@ -58,51 +61,64 @@ class PGD(Ascent):
         return self.box == "off"
 
     def _search(self, trial: Trial, start: int) -> None:
-        samples = trial.survivors()
-        walk = Walk.start(trial, samples)
-        checks = checkpoints(self.steps)
+        inside = self.box == "loop"
+        walk = Walk.start(trial, trial.survivors())
+        best = Best.start(walk) if inside or self.step is None else None
+        checks = checkpoints(self.steps) if self.step is None else {}
         momentum = self.momentum if self.momentum is not None else MOMENTUM if self.step is None else 0.0
+        image, velocity = walk.mass, None
         for number in range(self.steps):
-            slope, fooled = trial.slope(walk.image, walk.samples, behind_clamp=self.box != "loop")
-            if self.box == "loop" and fooled.any():
-                held = ~fooled
-                held[fooled] = ~trial.offer(walk.samples[fooled], walk.plan[fooled])
-                walk, slope = walk.keep(held), slope.keep(held)
-                if len(walk.samples) == 0:
+            slope, fooled = trial.slope(image, walk.samples, behind_clamp=not inside, watch=inside)
+            del image  # there is no room for what is not needed again
+            if len(fooled):
+                held = trial.strike(walk.samples, walk.plan, fooled)
+                if len(held) == 0:
                     return
-            walk.remember(slope)
+                slope, velocity = slope.keep(held), None if velocity is None else velocity[held]
+                keep(walk, held)
+                keep(best, held)
+            if best is not None:
+                best.remember(walk, slope)
             direction = slope.direction
+            del slope
             if start and number == 0:
-                direction = random_directions(trial.images[walk.samples], self.seed, start)
+                direction = random_directions(walk.mass, self.seed, start)
             if number == 0 or (start and number == 1):
-                walk.step = self._first_step(direction, trial, walk.samples)
-            if self.step is None and number in checks:
-                direction = walk.control(number - checks[number], direction)
-            walk.velocity = direction = momentum * walk.velocity + direction
-            mass, budget = trial.images[walk.samples], trial.budget[walk.samples]
-            walk.advance(direction, mass, budget, self.cost, self.bounds if self.box == "loop" else None)
+                walk.step = self._first_step(direction, walk)
+            if number in checks and best is not None:
+                direction = best.control(walk, number - checks[number], direction, velocity)
+            if momentum and velocity is not None:
+                direction = torch.add(direction, velocity, alpha=momentum, out=velocity)
+            velocity = direction if momentum else None
+            image = walk.advance(direction, self.cost, self.bounds if inside else None, self.backend)
             trial.report((number + 1) / self.steps, len(walk.samples))
-        if self.box == "loop":
+        del image, direction, velocity
+        if inside:
+            assert best is not None
             trial.offer(walk.samples, walk.plan, settle=True)
-            held = ~trial.success[walk.samples]
-            if held.any():
-                trial.offer(walk.samples[held], walk.best_plan[held], settle=True)
+            trial.offer(walk.samples, best.plan, (~trial.success[walk.samples]).nonzero().squeeze(1), settle=True)
         else:
-            trial.offer(walk.samples, self._repaired(walk, trial), settle=True)
+            self._offer_repaired(walk, trial)
 
-    def _first_step(self, direction: Tensor, trial: Trial, samples: Tensor) -> Tensor:
-        if self.step is not None:
-            return torch.full_like(trial.budget[samples], self.step)
-        leap = LEAP * trial.budget[samples]
-        return step_that_spends(direction, trial.images[samples], leap, SATURATION, trial.cost)
+    def _first_step(self, direction: Tensor, walk: "Walk") -> Tensor:
+        if self.step is None:
+            return step_that_spends(
+                direction, walk.mass, LEAP * walk.budget, SATURATION, self.cost, backend=self.backend
+            )
+        step = torch.full_like(walk.budget, self.step)
+        check_step(step, direction)
+        return step
 
-    def _repaired(self, walk: "Walk", trial: Trial) -> Tensor:
+    def _offer_repaired(self, walk: "Walk", trial: Trial) -> None:
+        for at in trial.pieces(torch.arange(len(walk.samples), device=walk.samples.device)):
+            trial.offer(walk.samples[at], self._repaired(walk.plan[at], walk.mass[at], walk.budget[at]), settle=True)
+
+    def _repaired(self, plan: Tensor, mass: Tensor, budget: Tensor) -> Tensor:
         if self.box == "off":
-            return walk.plan
-        mass, budget = trial.images[walk.samples], trial.budget[walk.samples]
-        plan = project_box(walk.plan, mass, budget, self.cost, self.bounds).plan
-        assert plan is not None
-        return plan
+            return plan
+        repaired = project_box(plan, mass, budget, self.cost, self.bounds).plan
+        assert repaired is not None
+        return repaired
 
 
 @dataclass
@@ -110,20 +126,45 @@ class Walk:
     """Where the ascent stands for each sample that it has not fooled yet."""
 
     samples: Tensor
+    mass: Tensor
+    budget: Tensor
     plan: Tensor
-    image: Tensor
     lam: Tensor
-    mu: Tensor
-    velocity: Tensor
+    mu: Tensor | None
     step: Tensor
-    loss: Tensor
     fits: Tensor
     """Whether the plan is in ball and box, nearly. One that is not is shown to the model for its gradient only: its
     loss can be higher than any that an attack could return."""
-    best_fits: Tensor
-    best_loss: Tensor
-    best_plan: Tensor
-    best_direction: Tensor
+
+    @classmethod
+    def start(cls, trial: Trial, samples: Tensor) -> "Walk":
+        """At the clean images."""
+        mass, budget = trial.ball_of(samples)
+        zeros, nobody = torch.zeros_like(budget), torch.zeros_like(samples, dtype=torch.bool)
+        return cls(samples, mass, budget, trial.cost.identity(mass), zeros, None, zeros, nobody)
+
+    def advance(
+        self, direction: Tensor, cost: Cost, bounds: tuple[float, float] | None, backend: Backend | None
+    ) -> Tensor:
+        """A step along ``direction``, and the projection onto the ball, or ball and box where there are ``bounds``;
+        returns the images that this leads to."""
+        problem = self.plan, direction, self.step, self.mass, self.budget, cost
+        how: dict[str, Any] = dict(lam=self.lam, backend=backend, out=self.plan, validate=False)
+        moved = project_step(*problem, **how) if bounds is None else box_step(*problem, bounds, mu=self.mu, **how)
+        self.lam, self.mu, self.fits = moved.lam, moved.mu, moved.converged
+        return moved.image
+
+
+@dataclass
+class Best:
+    """The best plan of a walk so far, and whether it is time for smaller steps."""
+
+    loss: Tensor
+    fits: Tensor
+    plan: Tensor
+    direction: Tensor
+    last: Tensor
+    """The loss one step ago."""
     rises: Tensor
     """Steps since the last checkpoint that raised the loss."""
     reference: Tensor
@@ -132,67 +173,38 @@ class Walk:
     """Whether the step size was halved there."""
 
     @classmethod
-    def start(cls, trial: Trial, samples: Tensor) -> "Walk":
-        """At the clean images."""
-        mass = trial.images[samples]
-        plan = trial.cost.identity(mass)
-        zeros = torch.zeros_like(trial.budget[samples])
-        worst, nobody = torch.full_like(zeros, -math.inf), torch.zeros_like(samples, dtype=torch.bool)
-        return cls(
-            samples=samples,
-            plan=plan,
-            image=mass,
-            lam=zeros,
-            mu=torch.zeros_like(mass),
-            velocity=torch.zeros_like(mass),
-            step=zeros,
-            loss=worst,
-            fits=nobody,
-            best_fits=nobody,
-            best_loss=worst,
-            best_plan=plan.clone(),
-            best_direction=torch.zeros_like(mass),
-            rises=zeros,
-            reference=worst,
-            halved=~nobody,
-        )
+    def start(cls, walk: Walk) -> "Best":
+        """Nothing so far, so that whatever comes first is the best."""
+        worst = torch.full_like(walk.budget, -math.inf)
+        plan, direction = torch.empty_like(walk.plan), torch.empty_like(walk.mass)
+        return cls(worst, walk.fits, plan, direction, worst, torch.zeros_like(worst), worst, ~walk.fits)
 
-    def keep(self, held: Tensor) -> "Walk":
-        """The walk of some of the samples."""
-        return Walk(*(getattr(self, item.name)[held] for item in fields(self)))
-
-    def advance(
-        self, direction: Tensor, mass: Tensor, budget: Tensor, cost: Cost, bounds: tuple[float, float] | None
-    ) -> None:
-        """A step along ``direction``, and the projection onto the ball, or ball and box where there are ``bounds``."""
-        if bounds is None:
-            moved = project_step(self.plan, direction, self.step, mass, budget, cost, lam=self.lam)
-        else:
-            moved = box_step(self.plan, direction, self.step, mass, budget, cost, bounds, lam=self.lam, mu=self.mu)
-            assert moved.mu is not None
-            self.mu = moved.mu
-        assert moved.plan is not None
-        self.plan, self.image, self.lam, self.fits = moved.plan, moved.image, moved.lam, moved.converged
-
-    def remember(self, slope: Slope) -> None:
+    def remember(self, walk: Walk, slope: Slope) -> None:
         """Note the loss of the current plan, and the plan if it is the best so far, or the last if none has fitted."""
-        better = torch.where(self.best_fits, self.fits & (slope.loss > self.best_loss), True)
-        self.rises = self.rises + (slope.loss > self.loss)
-        self.loss = slope.loss
-        self.best_fits = self.best_fits | self.fits
-        self.best_loss = torch.where(better, slope.loss, self.best_loss)
-        self.best_plan[better], self.best_direction[better] = self.plan[better], slope.direction[better]
+        better = torch.where(self.fits, walk.fits & (slope.loss > self.loss), True)
+        self.rises = self.rises + (slope.loss > self.last)
+        self.last = slope.loss
+        self.fits = self.fits | walk.fits
+        self.loss = torch.where(better, slope.loss, self.loss)
+        replace_(self.plan, walk.plan, better)
+        replace_(self.direction, slope.direction, better)
 
-    def control(self, since: int, direction: Tensor) -> Tensor:
+    def control(self, walk: Walk, since: int, direction: Tensor, velocity: Tensor | None) -> Tensor:
         """Halve the step size of samples that no longer gain, and go on from their best plan, whose gradient that of
         ``direction`` becomes."""
-        stalled = (self.rises < PATIENCE * since) | (~self.halved & (self.best_loss <= self.reference))
-        self.step = torch.where(stalled, self.step / 2, self.step)
+        stalled = (self.rises < PATIENCE * since) | (~self.halved & (self.loss <= self.reference))
+        walk.step = torch.where(stalled, walk.step / 2, walk.step)
         self.rises = torch.zeros_like(self.rises)
-        self.reference, self.halved = self.best_loss, stalled
-        self.plan[stalled] = self.best_plan[stalled]
-        self.velocity[stalled] = 0
-        return torch.where(per_sample(stalled, direction), self.best_direction, direction)
+        self.reference, self.halved = self.loss, stalled
+        replace_(walk.plan, self.plan, stalled)
+        if velocity is not None:
+            velocity.masked_fill_(per_sample(stalled, velocity), 0)
+        return torch.where(per_sample(stalled, direction), self.direction, direction)
+
+
+def replace_(values: Tensor, other: Tensor, chosen: Tensor) -> None:
+    """Put ``other`` into ``values`` for the chosen samples: without a copy, and without asking a GPU which they are."""
+    torch.where(per_sample(chosen, values), other, values, out=values)
 
 
 def checkpoints(steps: int) -> dict[int, int]:

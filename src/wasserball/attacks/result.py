@@ -148,7 +148,8 @@ class AttackResult:
         towards = self.adversarial
         with frozen(asked):
             for _ in range(ROUNDING_TRIES):
-                direction = judge.slope(towards[todo], self.labels[todo], rise).direction
+                slope = judge.slope(towards[todo], self.labels[todo], rise)
+                judge.check(slope)
                 levels, moves[todo] = quantize(
                     self.images[todo],
                     self.adversarial[todo],
@@ -156,7 +157,7 @@ class AttackResult:
                     self.cost,
                     self.bounds[1],
                     plan=None if plan is None else plan[todo],
-                    gradient=direction,
+                    gradient=slope.direction,
                 )
                 found[todo] = (levels.double() * unit).to(found.dtype)
                 logits = judge.logits(found[todo])

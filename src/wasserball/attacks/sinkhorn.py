@@ -45,9 +45,8 @@ class ProjectedSinkhorn(Ascent):
         overflowed = torch.zeros_like(trial.success)
         for number in range(self.steps):
             slope, fooled = trial.slope(image, samples, behind_clamp=True)
-            if fooled.any():
-                held = ~fooled
-                held[fooled] = ~trial.offer(samples[fooled], plan[fooled])
+            if len(fooled):
+                held = trial.strike(samples, plan, fooled)
                 samples, image, plan, slope = samples[held], image[held], plan[held], slope.keep(held)
                 if len(samples) == 0:
                     break

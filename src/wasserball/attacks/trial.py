@@ -1,6 +1,7 @@
 """A batch under attack: what may be tried, what was found so far, and a judge who trusts nobody."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,6 +12,7 @@ from wasserball.attacks.classifier import Classifier, Slope
 from wasserball.attacks.losses import Loss, evaluate, margin
 from wasserball.attacks.result import is_fooled
 from wasserball.operators.rounding import make_feasible
+from wasserball.operators.solution import chunks
 from wasserball.threat import Cost, WassersteinBall
 from wasserball.verify import verify
 
@@ -72,23 +74,39 @@ class Trial:
         """The samples that could still be fooled; without mass or budget an image can only stay what it is."""
         return (~self.success & (self.budget > 0)).nonzero().squeeze(1)
 
+    def ball_of(self, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """The clean images and the budgets of ``samples``, without a copy where these are all."""
+        if len(samples) == len(self.images):
+            return self.images, self.budget
+        return self.images[samples], self.budget[samples]
+
     def logits(self, images: Tensor, samples: Tensor) -> Tensor:
         """What the model says of ``images`` in the place of ``samples``."""
-        self.forward[samples] += self.classifier.draws
+        self._count(self.forward, samples)
         return self.classifier.logits(images)
 
-    def slope(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
-        """The loss and its gradient at ``images`` in the place of ``samples``, and who is fooled there.
+    def slope(
+        self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False, watch: bool = True
+    ) -> tuple[Slope, Tensor]:
+        """The loss and its gradient at ``images`` in the place of ``samples``, and the places of those fooled there;
+        of none, where nobody is to ``watch`` for them.
 
         The model is shown images clamped to the box. With ``behind_clamp`` this is part of the loss, as for the paper's
         authors: it does not rise where a pixel is above the box already.
         """
-        self.forward[samples] += self.classifier.draws
-        self.backward[samples] += self.classifier.draws
-        slope = self.classifier.slope(images.clamp(0, self.bounds[1]), self.aims[samples], self.loss)
+        self._count(self.forward, samples)
+        self._count(self.backward, samples)
+        slope = self.classifier.slope(images, self.aims[samples], self.loss, high=self.bounds[1])
+        noted = slope.trouble.any(1)
+        if watch:
+            noted |= self.fooled(slope.logits, samples)
         if behind_clamp:
             slope = slope.only(images <= self.bounds[1])
-        return slope, self.fooled(slope.logits, samples)
+        # All that a step has to know about its samples, in one look: each makes a GPU wait for its next orders.
+        places = noted.nonzero().squeeze(1)
+        if len(places):
+            self.classifier.check(slope)
+        return slope, places
 
     def fooled(self, logits: Tensor, samples: Tensor) -> Tensor:
         """Whether the answers for ``samples`` are what the attack wants."""
@@ -98,15 +116,36 @@ class Trial:
         """The loss of ``images`` in the place of ``samples``."""
         return self._loss(self.logits(images, samples), samples)
 
-    def offer(self, samples: Tensor, plan: Tensor, *, settle: bool = False) -> Tensor:
-        """Propose plans, and see which of them fool the model; with ``settle`` the best of them count all the same."""
-        high = None if self.ignore_box else self.bounds[1]
-        plan, image, spent = make_feasible(plan, self.images[samples], self.budget[samples], self.cost, high)
-        return self._judge(samples, image, spent, plan, settle)
+    def pieces(self, places: Tensor) -> Iterator[Tensor]:
+        """``places``, so many at a time that there is room for a few plans of theirs in float64."""
+        entries = self.cost.plan_shape(self.images[:1])
+        for some in chunks(len(places), 2 * math.prod(entries), places.device):
+            yield places[some]
+
+    def offer(self, samples: Tensor, plan: Tensor, places: Tensor | None = None, *, settle: bool = False) -> Tensor:
+        """Propose plans, those at some ``places``, and see which of them fool the model; with ``settle`` the best of
+        them count all the same."""
+        everyone = torch.arange(len(samples), device=samples.device)
+        fooled = [
+            self._propose(samples[at], plan[at], settle) for at in self.pieces(everyone if places is None else places)
+        ]
+        return torch.cat(fooled) if fooled else torch.zeros_like(samples[:0], dtype=torch.bool)
+
+    def strike(self, samples: Tensor, plan: Tensor, places: Tensor) -> Tensor:
+        """Propose the plans at some ``places``; returns the places of all ``samples`` that hold."""
+        holds = torch.ones_like(samples, dtype=torch.bool)
+        holds[places] = ~self.offer(samples, plan, places)
+        return holds.nonzero().squeeze(1)
 
     def offer_images(self, samples: Tensor, image: Tensor, spent: Tensor) -> Tensor:
         """Propose images without a plan, at the price that their maker accounts for: nothing certifies them."""
         return self._judge(samples, image, spent, None, settle=True)
+
+    def _propose(self, samples: Tensor, plan: Tensor, settle: bool) -> Tensor:
+        """Propose plans, which are overwritten."""
+        high = None if self.ignore_box else self.bounds[1]
+        _, image, spent = make_feasible(plan, self.images[samples], self.budget[samples], self.cost, high, out=plan)
+        return self._judge(samples, image, spent, plan, settle)
 
     def _judge(self, samples: Tensor, image: Tensor, spent: Tensor, plan: Tensor | None, settle: bool) -> Tensor:
         logits = self.logits(image, samples)
@@ -140,6 +179,9 @@ class Trial:
         self.margin[index] = margin(logits[chosen], self.labels[index], targeted=self.targeted).double()
         self.distance[index], self.valid[index] = distance, valid
         return self.success[samples] & fooled
+
+    def _count(self, queries: Tensor, samples: Tensor) -> None:
+        queries.index_add_(0, samples, torch.ones_like(samples), alpha=self.classifier.draws)
 
     def _loss(self, logits: Tensor, samples: Tensor) -> Tensor:
         with torch.no_grad():

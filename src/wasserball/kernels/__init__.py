@@ -49,9 +49,9 @@ def _missing(backend: Backend) -> str | None:
             import_module("numba")
         except ImportError as error:
             return f"pip install numba ({error})"
-        return "not there yet"
+        return None
     if not torch.cuda.is_available() or torch.version.cuda is None:
         return "torch sees no NVIDIA GPU"
-    from wasserball.kernels.nvrtc import missing
+    from wasserball.kernels.cuda.nvrtc import missing
 
     return missing()

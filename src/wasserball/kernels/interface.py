@@ -82,8 +82,9 @@ class Kernels(Protocol):
     ) -> Boxed:
         """``rounds`` updates of the duals and the plan that belongs to them; into ``out`` if given."""
 
-    def exact_oracle(self, gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost) -> Mixture:
-        """The mixture of two vertices that minimises ``<Π, H>`` over the ball."""
+    def exact_oracle(self, gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost, accuracy: float) -> Mixture:
+        """The mixture of two vertices that minimises ``<Π, H>`` over the ball, up to the share ``accuracy`` of what it
+        gains over staying put."""
 
     def entropic_oracle(
         self, gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost, gamma: float, tol: float

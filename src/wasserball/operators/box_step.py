@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_bounds, check_count, check_like, check_out, check_per_sample
+from wasserball.checks import Ranges, check_bounds, check_count, check_like, check_out, check_per_sample
 from wasserball.kernels import Backend, choose
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.projection import check_step
 from wasserball.operators.rounding import per_sample
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, LocalCost, WassersteinBall
+from wasserball.threat import Cost, LocalCost, check_mass
 
 LEAST_CURVATURE = 0.7
 """Of a pixel's dual. Pixels that share a sender answer together, and a step that ignores this would overshoot."""
@@ -41,19 +41,19 @@ def box_step(
     :func:`make_feasible` turns such a plan into one that may be returned. ``out=plan`` updates in place;
     ``validate=False`` trusts the values of all arguments and does not wait for a GPU.
     """
+    ranges = Ranges(validate)
     if validate:
-        WassersteinBall(mass, 0.0, cost, bounds)
-        check_like("plan", plan, cost.plan_shape(mass), mass)
-        check_like("gradient", gradient, mass.shape, mass)
+        check_mass(mass, cost, bounds, ranges)
+        check_like("plan", plan, cost.plan_shape(mass), mass, ranges)
+        check_like("gradient", gradient, mass.shape, mass, ranges)
         check_count("rounds", rounds)
         check_out(out, plan)
         if mu is not None:
-            check_like("mu", mu, mass.shape, mass)
-    size = check_per_sample("step", step, mass, validate=validate)
-    if validate:
-        check_step(size, gradient)
-    allowance = check_per_sample("budget", budget, mass, validate=validate)
-    start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass, validate=validate)
+            check_like("mu", mu, mass.shape, mass, ranges)
+    size = check_per_sample("step", step, mass, ranges)
+    allowance = check_per_sample("budget", budget, mass, ranges)
+    start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass, ranges)
+    check_step(step, gradient, ranges.check())
     start_mu = torch.zeros_like(mass) if mu is None else mu
     high = as_pixel(check_bounds(bounds), mass.dtype)
     fast = choose(backend, cost, plan, gradient, mass, start_mu)

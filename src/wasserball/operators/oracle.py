@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_like, check_per_sample, check_positive, check_tolerance
+from wasserball.checks import Ranges, check_like, check_per_sample, check_positive, check_tolerance
 from wasserball.kernels import Backend, choose
 from wasserball.kernels.interface import Mixture
 from wasserball.kernels.reference import Moves, best_moves, move, soft_moves, softmax
@@ -14,7 +14,7 @@ from wasserball.operators.dual import MAX_EVALUATIONS, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
 from wasserball.operators.solution import Solution, chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, LocalCost, WassersteinBall
+from wasserball.threat import Cost, LocalCost, check_mass
 
 
 class Answer(NamedTuple):
@@ -51,9 +51,11 @@ def linear_minimizer(
 
     Without ``return_plan`` memory is linear in the number of pixels.
     """
-    WassersteinBall(mass, 0.0, cost)
-    check_like("gradient", gradient, mass.shape, mass)
-    allowance = check_per_sample("budget", budget, mass)
+    ranges = Ranges()
+    check_mass(mass, cost, None, ranges)
+    check_like("gradient", gradient, mass.shape, mass, ranges)
+    allowance = check_per_sample("budget", budget, mass, ranges)
+    ranges.check()
     check_tolerance("tol", tol)
     smoothing = 0.0 if gamma == 0 else check_positive("gamma", gamma)
     found = mixture(gradient, mass, allowance, cost, gamma=smoothing, tol=tol, backend=backend)
@@ -77,15 +79,17 @@ def mixture(
     *,
     gamma: float = 0.0,
     tol: float = 1e-6,
+    accuracy: float = 0.0,
     backend: Backend | None = None,
 ) -> Mixture:
     """:func:`linear_minimizer` as Frank-Wolfe needs it: unchecked, without waiting for a GPU, and with a plan that is
-    not stored but blended into another one."""
+    not stored but blended into another one. For γ = 0 a backend may stop where the gap is the share ``accuracy`` of
+    what the answer gains over staying put; ``gap`` says where it did."""
     fast = choose(backend, cost, gradient, mass)
     if fast is not None:
         assert isinstance(cost, LocalCost)
         if gamma == 0:
-            return fast.exact_oracle(gradient, mass, budget, cost)
+            return fast.exact_oracle(gradient, mass, budget, cost, accuracy)
         return fast.entropic_oracle(gradient, mass, budget, cost, gamma, tol)
     count = cost.plan_shape(mass)[cost.axis]
     parts: list[tuple[slice, Answer, Tensor]] = []

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from wasserball.checks import check_like, check_out, check_per_sample, check_range, check_tolerance
+from wasserball.checks import Ranges, check_like, check_out, check_per_sample, check_range, check_tolerance
 from wasserball.kernels import Backend, choose
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.dual import Evaluate, Root, spend_budget
 from wasserball.operators.rounding import per_sample, within_budget
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, LocalCost, WassersteinBall
+from wasserball.threat import Cost, LocalCost, check_mass
 
 
 @torch.no_grad()
@@ -37,13 +37,15 @@ def project(
     ``target`` with sums in float64, the reference all in float64. ``validate=False`` trusts the values of all arguments
     and does not wait for a GPU.
     """
+    ranges = Ranges(validate)
     if validate:
-        WassersteinBall(mass, 0.0, cost)
-        check_like("target", target, cost.plan_shape(mass), mass)
+        check_mass(mass, cost, None, ranges)
+        check_like("target", target, cost.plan_shape(mass), mass, ranges)
         check_out(out, target)
         check_tolerance("tol", tol)
-    allowance = check_per_sample("budget", budget, mass, validate=validate)
-    start = None if lam is None else check_per_sample("lam", lam, mass, validate=validate)
+    allowance = check_per_sample("budget", budget, mass, ranges)
+    start = None if lam is None else check_per_sample("lam", lam, mass, ranges)
+    ranges.check()
     return _project(target, None, None, mass, allowance, cost, start, tol, backend, out)
 
 
@@ -67,24 +69,31 @@ def project_step(
     ``gradient`` is shaped like the mass: the objective sees the plan through its column sums alone, so all entries that
     arrive at a pixel share its gradient. ``step`` is a number or one for each sample. ``out=plan`` updates in place.
     """
+    ranges = Ranges(validate)
     if validate:
-        WassersteinBall(mass, 0.0, cost)
-        check_like("plan", plan, cost.plan_shape(mass), mass)
-        check_like("gradient", gradient, mass.shape, mass)
+        check_mass(mass, cost, None, ranges)
+        check_like("plan", plan, cost.plan_shape(mass), mass, ranges)
+        check_like("gradient", gradient, mass.shape, mass, ranges)
         check_out(out, plan)
         check_tolerance("tol", tol)
-    size = check_per_sample("step", step, mass, validate=validate)
-    if validate:
-        check_step(size, gradient)
-    allowance = check_per_sample("budget", budget, mass, validate=validate)
-    start = None if lam is None else check_per_sample("lam", lam, mass, validate=validate)
+    size = check_per_sample("step", step, mass, ranges)
+    allowance = check_per_sample("budget", budget, mass, ranges)
+    start = None if lam is None else check_per_sample("lam", lam, mass, ranges)
+    check_step(step, gradient, ranges.check())
     return _project(plan, gradient, size, mass, allowance, cost, start, tol, backend, out)
 
 
-def check_step(step: Tensor, gradient: Tensor) -> None:
-    """Raise ``ValueError`` where ``step · gradient`` is more than its dtype can hold."""
-    longest = per_sample(step, gradient) * gradient.flatten(1).abs().amax(1).view(-1, *(1,) * (gradient.ndim - 1))
-    check_range("step · gradient", longest.to(gradient.dtype))
+def check_step(step: float | Tensor, gradient: Tensor, largest: dict[str, float] | None = None) -> None:
+    """Raise ``ValueError`` where ``step · gradient`` is more than its dtype can hold.
+
+    Where the ``largest`` of both is known, and small enough, there is no need to look.
+    """
+    if largest is not None:
+        longest = largest.get("step", 0.0 if isinstance(step, Tensor) else step) * largest.get("gradient", 0.0)
+        if longest <= torch.finfo(gradient.dtype).max:
+            return
+    size = check_per_sample("step", step, gradient)
+    check_range("step · gradient", (per_sample(size, gradient) * gradient.double()).to(gradient.dtype))
 
 
 def _project(

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = {"cpu": 1_000_000, "cuda": 2**23}
+CHUNK = {"cpu": 1_000_000, "cuda": 2**24}
 """Plan entries that the reference works on at a time. On a CPU few enough that temporaries stay near the caches, which
 is several times faster than a thousand images at once; on a GPU as many as keep it busy, in about a gigabyte."""
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from wasserball.operators.oracle import linear_minimizer
+from wasserball.operators.oracle import mixture
 from wasserball.operators.rounding import per_sample
 from wasserball.solvers.objective import Minimum, Objective, blend, evaluate, settle, value_and_gradient
 from wasserball.sums import sample_sum
@@ -29,7 +29,7 @@ def frank_wolfe(objective: Objective, ball: WassersteinBall, steps: int, tol: fl
     iterations = torch.zeros_like(spent, dtype=torch.int64)
     for _ in range(steps):
         value, gradient = value_and_gradient(objective, image)
-        best = linear_minimizer(gradient, mass, ball.budget, cost, return_plan=return_plan)
+        best = mixture(gradient, mass, ball.budget, cost)
         gap = sample_sum((gradient * (image - best.image)).double()).clamp(min=0)
         goal = tol * gap if curvature is None else goal
         running = gap > goal
@@ -38,8 +38,8 @@ def frank_wolfe(objective: Objective, ball: WassersteinBall, steps: int, tol: fl
         share, curvature = _line_search(objective, image, best.image, value, gap, running, curvature)
         blend(image, best.image, share)
         spent = torch.lerp(spent, best.spent, share)
-        if plan is not None and best.plan is not None:
-            blend(plan, best.plan, share)
+        if plan is not None:
+            best.blend(plan, share)
         iterations += running
     return settle(objective, ball, image, plan, spent, iterations, goal)
 

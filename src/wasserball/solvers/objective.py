@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wasserball.operators.oracle import linear_minimizer
+from wasserball.operators.oracle import mixture
 from wasserball.operators.rounding import make_feasible, per_sample
 from wasserball.sums import sample_sum
 from wasserball.threat import WassersteinBall
@@ -63,7 +63,7 @@ def evaluate(objective: Objective, image: Tensor) -> Tensor:
 
 def duality_gap(gradient: Tensor, image: Tensor, ball: WassersteinBall) -> Tensor:
     """``max_s <gradient, image − s>`` over the ball, by the exact oracle."""
-    best = linear_minimizer(gradient, ball.mass, ball.budget, ball.cost).image
+    best = mixture(gradient, ball.mass, ball.budget, ball.cost).image
     return sample_sum((gradient * (image - best)).double()).clamp(min=0)
 
 
@@ -78,7 +78,7 @@ def settle(
 ) -> Minimum:
     """The answer, judged at exactly the point that is returned: the column sums of its plan, where there is one."""
     if plan is not None:
-        plan, image, spent = make_feasible(plan, ball.mass, ball.budget, ball.cost, high=None)
+        plan, image, spent = make_feasible(plan, ball.mass, ball.budget, ball.cost, high=None, out=plan)
     value, gradient = value_and_gradient(objective, image)
     gap = duality_gap(gradient, image, ball)
     return Minimum(image, plan, value, gap, spent, iterations, gap <= goal)

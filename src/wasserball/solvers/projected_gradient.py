@@ -45,7 +45,7 @@ def projected_gradient(objective: Objective, ball: WassersteinBall, steps: int, 
         between = torch.lerp(image, lead_image, share)
         value_between, gradient = value_and_gradient(objective, between)
         size = torch.where(running, 1 / (pace * smoothness), 0.0)
-        moved = project_step(lead, -gradient, size, mass, ball.budget, cost, lam=lam, tol=precision)
+        moved = project_step(lead, -gradient, size, mass, ball.budget, cost, lam=lam, tol=precision, validate=False)
         assert moved.plan is not None
         lam = moved.lam
         tried = torch.lerp(image, moved.image, share)

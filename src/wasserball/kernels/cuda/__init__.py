@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs: CUDA C, specialised to a cost and a dtype, a launch for each operator, no wait for the host."""
+"""Kernels for NVIDIA GPUs: CUDA C, specialised to a cost and a dtype, one launch an operator, no wait for the host."""
 
 from functools import cache
 from importlib.resources import files
@@ -62,13 +62,13 @@ def box_step(
     return found
 
 
-def exact_oracle(gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost) -> Mixture:
+def exact_oracle(gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost, accuracy: float) -> Mixture:
     """See :class:`wasserball.kernels.interface.Kernels`."""
     gradient, mass = gradient.contiguous(), mass.contiguous()
     moves = torch.empty_like(mass, dtype=torch.int32)
     image, share = torch.empty_like(mass), torch.empty_like(budget)
     state = _state(budget)
-    inputs: list[Argument] = [gradient, mass, budget, torch.empty_like(mass)]
+    inputs: list[Argument] = [gradient, mass, budget, float(accuracy), torch.empty_like(mass)]
     _solve("exact", "exact_oracle", cost, mass, [*inputs, moves, image, *state, share])
 
     def blend(plan: Tensor, eta: Tensor) -> None:
@@ -135,15 +135,17 @@ def _solve(source: str, kernel: str, cost: LocalCost, mass: Tensor, arguments: l
     chunks = -(-rows // chunk)
     members = max(1, min(-(-chunks // WARPS), module.resident(kernel) // batch))
     groups = batch if members == 1 else min(batch, module.resident(kernel) // members)
-    arrivals = torch.zeros(groups, dtype=torch.int32, device=mass.device)
+    together = members > 1
+    arrivals = (torch.zeros if together else torch.empty)(groups, dtype=torch.int32, device=mass.device)
     partials = torch.empty(groups * 2 * chunks * TOTALS, dtype=torch.float64, device=mass.device)
     shape = Shape(batch, channels, height, width, chunk, groups, members)
-    module.launch(kernel, groups * members, [shape, arrivals, partials, *arguments], together=members > 1)
+    module.launch(kernel, groups * members, [shape, arrivals, partials, *arguments], together=together)
 
 
 def _blend(source: str, kernel: str, cost: LocalCost, plan: Tensor, mass: Tensor, arguments: list[Argument]) -> None:
     """One launch with a thread for each row."""
-    assert plan.is_contiguous() and plan.dtype == mass.dtype
+    assert plan.is_contiguous()
+    assert plan.dtype == mass.dtype
     batch, channels, height, width = mass.shape
     module = _module(source, cost, mass.dtype, mass.device)
     blocks = batch * -(-channels * height * width // THREADS)
@@ -152,5 +154,5 @@ def _blend(source: str, kernel: str, cost: LocalCost, plan: Tensor, mass: Tensor
 
 def _state(budget: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Empty columns for λ, what is spent, evaluations, convergence and gap."""
-    lam, spent, gap = (torch.empty_like(budget) for _ in range(3))
+    lam, spent, gap = budget.new_empty(3, len(budget)).unbind()
     return lam, spent, torch.empty_like(budget, dtype=torch.int64), torch.empty_like(budget, dtype=torch.bool), gap

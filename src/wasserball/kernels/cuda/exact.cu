@@ -50,7 +50,7 @@ constexpr int PROBES = 5;
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exact_oracle(
     Shape shape, unsigned* arrivals, double* partials, const real* gradients, const real* masses, const double* budgets,
-    real* bounds, int* moves, real* images, double* lams, double* spents, long long* iterations, bool* convergeds,
+    double accuracy, real* bounds, int* moves, real* images, double* lams, double* spents, long long* iterations, bool* convergeds,
     double* gaps, double* shares) {
     Group group(shape, arrivals, partials);
     const int rows = shape.rows();
@@ -132,7 +132,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exact_oracle(
             lam = at[0];
             dual = seen.sum[0] + lam * (seen.sum[1] - budget);
             const double below = low_value + lam * low_spent - (seen.sum[0] + lam * seen.sum[1]);
-            converged = below <= noise + 1e-14 * lam * low_spent;
+            const double mixed = high_value + (budget - high_spent) / (low_spent - high_spent) * (low_value - high_value);
+            converged = below <= noise + 1e-14 * lam * low_spent || mixed - dual <= accuracy * -mixed;
 #pragma unroll
             for (int probe = 0; probe < PROBES && !converged; probe++) {
                 const double value = seen.sum[2 * probe], spent = seen.sum[2 * probe + 1];

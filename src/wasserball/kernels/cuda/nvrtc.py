@@ -21,9 +21,7 @@ WARPS = THREADS // 32
 class Shape(ctypes.Structure):
     """The batch as the kernels see it: ``members`` blocks work on one sample, ``groups`` of them at a time."""
 
-    _fields_ = [  # noqa: RUF012
-        (name, ctypes.c_int) for name in ("batch", "channels", "height", "width", "chunk", "groups", "members")
-    ]
+    _fields_ = [(name, ctypes.c_int) for name in ("batch", "channels", "height", "width", "chunk", "groups", "members")]
 
 
 Argument = Tensor | int | float | Shape
@@ -78,7 +76,8 @@ class Module:
 
 def _as_c(value: Argument) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_double | Shape:
     if isinstance(value, Tensor):
-        assert value.is_cuda and value.is_contiguous()
+        assert value.is_cuda
+        assert value.is_contiguous()
         return ctypes.c_void_p(value.data_ptr())
     if isinstance(value, Shape):
         return value

@@ -1,2 +1,0 @@
-def missing() -> str | None:
-    return "not there yet"

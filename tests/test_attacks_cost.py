@@ -30,6 +30,7 @@ OPERATORS = [
     (minimal_radius, "step_that_spends"),
     (frank_wolfe, "mixture"),
     (frank_wolfe, "box_step"),
+    (frank_wolfe, "make_feasible"),
     (frank_wolfe, "project_box"),
 ]
 WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "item", "unique", "_unique2"}

@@ -4,13 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
+from tests import emulator
 from wasserball import DenseCost, LocalCost, verify
-from wasserball.kernels import Backend, _missing, choose
+from wasserball.kernels import Backend, _missing, choose, cuda
 from wasserball.operators import Solution, box_step, dual, leap, linear_minimizer, project, project_step
 from wasserball.operators.leap import step_that_spends
 from wasserball.operators.oracle import mixture
@@ -76,12 +78,36 @@ def case(request: pytest.FixtureRequest) -> Case:
     return chosen
 
 
+DEVICE: dict[Backend, str] = {"numba": "cpu", "cuda": "cuda"}
+
+
 @pytest.fixture(params=["numba", "cuda"])
-def backend(request: pytest.FixtureRequest) -> Backend:
-    name: Backend = request.param
-    if (problem := _missing(name)) is not None:
-        pytest.skip(f"no {name}: {problem}")
-    return name
+def real_backend(request: pytest.FixtureRequest) -> Backend:
+    return available(request.param)
+
+
+@pytest.fixture(params=["numba", "cuda", "emulated"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """Also the CUDA sources on a CPU, which are called "cuda" too."""
+    if request.param != "emulated":
+        return available(request.param)
+    if emulator.COMPILER is None:
+        pytest.skip("no emulated cuda: there is no C++ compiler")
+    monkeypatch.setitem(DEVICE, "cuda", "cpu")
+    monkeypatch.setattr(cuda, "_module", emulator.emulated_module)
+    for operator in ("projection", "box_step", "oracle", "leap"):
+        monkeypatch.setattr(import_module(f"wasserball.operators.{operator}"), "choose", choose_emulated)
+    return "cuda"
+
+
+def available(backend: Backend) -> Backend:
+    if (problem := _missing(backend)) is not None:
+        pytest.skip(f"no {backend}: {problem}")
+    return backend
+
+
+def choose_emulated(backend: Backend | None, *problem: Any) -> Any:
+    return cuda if backend == "cuda" else choose(backend, *problem)
 
 
 @pytest.fixture(params=[torch.float32, torch.float64], ids=["float32", "float64"])
@@ -118,8 +144,7 @@ class Problem:
 
 
 def pair(case: Case, dtype: torch.dtype, backend: Backend) -> tuple[Problem, Problem]:
-    device = "cuda" if backend == "cuda" else "cpu"
-    return Problem.of(case, dtype, device), Problem.of(case, torch.float64, "cpu")
+    return Problem.of(case, dtype, DEVICE[backend]), Problem.of(case, torch.float64, "cpu")
 
 
 def plan_of(solution: Solution) -> Tensor:
@@ -235,8 +260,10 @@ def test_linear_minimizer(case: Case, dtype: torch.dtype, backend: Backend, gamm
     else:
         close(found.image, known.image, 4 * noise(dtype) + 1e-6 * case.budget)
     if case.budget > 0:
-        close(found.lam, known.lam, 1e-12, 1e-9)
-        close(found.gap, known.gap, 1e-9 * float(size.max()))
+        # The exact oracle compares numbers in float64; the other sums up exponentials, which may be in float32.
+        precision = 1e-9 if gamma == 0 else max(1e-9, noise(dtype))
+        close(found.lam, known.lam, precision, precision)
+        close(found.gap, known.gap, precision * float(size.max()))
     close(found.spent, known.spent, 0.0, 1e-6)
     if return_plan:
         plan, mass = plan_of(found).cpu(), mine.mass.cpu()
@@ -363,17 +390,9 @@ def test_an_unknown_backend_is_an_error() -> None:
         project(LocalCost(3).identity(mass), mass, 1.0, LocalCost(3), backend="cupy")  # type: ignore[arg-type]
 
 
-def test_a_backend_has_to_fit_the_device(backend: Backend) -> None:
-    mass = torch.ones(1, 1, 2, 2, device="cpu" if backend == "cuda" else "meta")
-    device = mass.device.type
-    if backend == "numba":
-        if not torch.cuda.is_available():
-            pytest.skip("no tensor on another device")
-        mass, device = torch.ones(1, 1, 2, 2, device="cuda"), "cuda"
-    with pytest.raises(
-        ValueError, match=f'backend must fit the device of the tensors, got "{backend}" for .* {device}'
-    ):
-        choose(backend, LocalCost(3), mass)
+def test_numba_is_not_for_a_gpu() -> None:
+    with pytest.raises(ValueError, match='must fit the device of the tensors, got "numba" for tensors on cuda'):
+        choose("numba", LocalCost(3), Mock(device=torch.device("cuda")))
 
 
 def test_cuda_is_not_for_the_cpu() -> None:
@@ -389,8 +408,8 @@ def test_a_backend_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert choose(None, LocalCost(3), mass) is None  # unasked for, the reference does it
 
 
-def test_what_only_the_reference_can_do_is_left_to_it(backend: Backend) -> None:
-    device = "cuda" if backend == "cuda" else "cpu"
+def test_what_only_the_reference_can_do_is_left_to_it(real_backend: Backend) -> None:
+    backend, device = real_backend, DEVICE[real_backend]
     mass = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)).to(device)
     cost = DenseCost(1 - torch.eye(4))
     target = cost.identity(mass) + torch.linspace(0, 1, 4, device=device)

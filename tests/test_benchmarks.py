@@ -74,7 +74,16 @@ def test_the_json_holds_finite_numbers_and_no_date(record: Record, folder: Path)
         assert min(row["milliseconds"]) > 0
         assert len(row["sizes"]) == len(row["milliseconds"])
     assert set(written["machine"]) == {
-        *("device", "hardware", "threads", "torch_version", "wasserball_version", "kernels", "gigabytes_a_second")
+        *(
+            "device",
+            "hardware",
+            "threads",
+            "torch_version",
+            "wasserball_version",
+            "kernels",
+            "gigabytes_a_second",
+            "load",
+        )
     }
     assert written["machine"]["gigabytes_a_second"] > 0
 
@@ -123,7 +132,7 @@ def test_what_was_measured_before_ctrl_c_is_kept(tmp_path: Path) -> None:
 
 
 def test_one_stopped_at_once_is_written_too(tmp_path: Path) -> None:
-    empty = Record(Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0))
+    empty = Record(Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0, 0.0))
     assert all(path.stat().st_size for path in empty.write(tmp_path))
 
 
@@ -225,8 +234,16 @@ def test_a_table_lines_up() -> None:
     assert [short(number) for number in (0.012345, 9.876, 12_345.6)] == ["0.0123", "9.88", "12,346"]
 
 
+@pytest.mark.parametrize(
+    ("device", "load", "busy"), [("cpu", 0.0, False), ("cpu", 999.0, True), ("cuda", 999.0, False)]
+)
+def test_a_busy_machine_is_mentioned(device: str, load: float, busy: bool) -> None:
+    record = Record(Machine(device, "a machine", 1, "2", "0", "reference", 1.0, load))
+    assert ("was busy" in record.markdown()) == busy
+
+
 def test_a_ratio_below_one_and_a_lonely_part_can_be_drawn(tmp_path: Path) -> None:
-    machine = Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0)
+    machine = Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0, 0.0)
     row = OperatorRow("MNIST", 2, "project", 4.0, 1.0, 0.25, 0.0, 1e-3, 9.0, 0.1)
     paths = Record(machine, complete=True, operators=[row]).write(tmp_path)
     assert paths[2].stat().st_size > 1000

@@ -77,7 +77,7 @@ def test_no_gpu_is_said_clearly() -> None:
 
 
 def test_a_run_that_was_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0)
+    machine = Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0, 0.0)
     monkeypatch.setattr(cli, "run", lambda *_, **__: benchmarks.Record(machine))
     result = invoke("bench")
     assert result.exit_code == 130

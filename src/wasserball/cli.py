@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from wasserball import __version__
-from wasserball.benchmarks import Part, run
+from wasserball.benchmarks import Part, check_device, run
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -39,9 +39,10 @@ def bench(
 ) -> None:
     """Time the operators and the steps of the attacks beside the paper's algorithms. Ctrl-C keeps what there is."""
     try:
-        record = run(device, part or list(Part), quick=quick, out=out, say=lambda line: typer.echo(line, err=True))
+        check_device(device)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(str(error), param_hint="--device") from error
+    record = run(device, part or list(Part), quick=quick, out=out, say=lambda line: typer.echo(line, err=True))
     typer.echo(record.markdown())
     if not record.complete:
         raise typer.Exit(130)

@@ -13,7 +13,7 @@ from wasserball.attacks.trial import Report, Trial
 from wasserball.kernels.interface import Mixture
 from wasserball.operators import box_step, project_box
 from wasserball.operators.oracle import mixture
-from wasserball.operators.rounding import per_sample, restore_rows
+from wasserball.operators.rounding import make_feasible, per_sample, restore_rows
 from wasserball.sums import sample_sum
 
 Schedule = Literal["harmonic", "short", "line-search"]
@@ -23,7 +23,7 @@ PENALTY = 1.0
 """What is added to the price for the present excess alone."""
 FITS = 0.01
 """How much above its capacity a pixel may be where a sample is called done."""
-ORACLE_ACCURACY = 1e-3
+ORACLE_ACCURACY = 1e-6
 """Of what the exact oracle's answer gains: it is a direction to go a share of the way, not yet an answer."""
 REPAIR_ROUNDS = 20
 """Of the duals of ball and box, for where the attack ends; on training images 10 are enough."""
@@ -190,8 +190,8 @@ class FrankWolfe(Ascent):
         if plan is not None and self.box == "loop":
             # The prices have left little to repair: it need not be the nearest plan that fits, and that is dear.
             still = plan, torch.zeros_like(mass), 0.0, mass, budget, self.cost, self.bounds
-            near = box_step(*still, rounds=REPAIR_ROUNDS, backend=self.backend, out=plan, validate=False)
-            image = near.image.clamp_(max=self.bounds[1])
+            box_step(*still, rounds=REPAIR_ROUNDS, backend=self.backend, out=plan, validate=False)
+            _, image, _ = make_feasible(plan, mass, budget, self.cost, self.bounds[1], out=plan)
         elif plan is not None and self.box == "final":
             whole = restore_rows(plan, mass, self.cost).to(plan.dtype)
             repaired = project_box(whole, mass, budget, self.cost, self.bounds)

@@ -17,7 +17,7 @@ from wasserball.benchmarks.report import Machine, Record
 from wasserball.benchmarks.scaling import measure_scaling
 from wasserball.benchmarks.steps import measure_steps
 
-__all__ = ["Part", "Record", "run"]
+__all__ = ["Part", "Record", "check_device", "run"]
 
 
 class Part(StrEnum):
@@ -41,7 +41,7 @@ def run(
     Takes minutes; ``quick`` takes seconds, at sizes too small to mean anything. ``say`` is told what is being measured.
     Ctrl-C ends it early, with what was measured so far.
     """
-    place, wanted = _check_device(device), _check_parts(parts)
+    place, wanted = check_device(device), _check_parts(parts)
     meter = Meter(place, repeats=2, burst=0.0, copied=2**20) if quick else Meter(place)
     say("memory bandwidth")
     bandwidth = meter.bandwidth()
@@ -64,7 +64,8 @@ def run(
     return record
 
 
-def _check_device(name: str) -> torch.device:
+def check_device(name: str) -> torch.device:
+    """The device of that name, if there is one that can be measured; ``ValueError`` if not."""
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -31,6 +31,8 @@ class Machine:
     """``"reference"`` where there are no fast ones for the device."""
     gigabytes_a_second: float
     """Of a large copy, read and written together: the floor under every time."""
+    load: float
+    """How many processes wanted a core just before, on average over a minute."""
 
     @classmethod
     def of(cls, device: torch.device, bandwidth: float) -> "Machine":
@@ -44,7 +46,13 @@ class Machine:
             wasserball_version=__version__,
             kernels="reference" if fast is None else getattr(fast, "__name__", "").rpartition(".")[2],
             gigabytes_a_second=bandwidth / 1e9,
+            load=os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0,
         )
+
+    @property
+    def busy(self) -> bool:
+        """Whether others may have wanted the cores that were measured."""
+        return self.device == "cpu" and self.load > 0.25 * (os.cpu_count() or 1)
 
 
 @dataclass
@@ -71,6 +79,11 @@ class Record:
             f"torch {machine.torch_version}, wasserball {machine.wasserball_version}, "
             f"{machine.gigabytes_a_second:.3g} GB/s copied (read and written together)"
         ]
+        if machine.busy:
+            lines.append(
+                f"The machine was busy just before (load {machine.load:.1f}). If it still was: that slows the plain "
+                "algorithms down more than wasserball, and ratios come out too high."
+            )
         if self.quick:
             lines.append("Sizes far too small to mean anything: the quick run.")
         if not self.complete:

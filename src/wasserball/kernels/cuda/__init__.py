@@ -99,8 +99,9 @@ def entropic_oracle(
 
 def step_that_spends(gradient: Tensor, mass: Tensor, wanted: Tensor, share: float, cost: LocalCost) -> Tensor:
     """See :class:`wasserball.kernels.interface.Kernels`."""
-    step = torch.empty_like(wanted)
-    inputs: list[Argument] = [gradient.contiguous(), mass.contiguous(), wanted, float(share)]
+    # In float64, whatever is given: once an attack it does not matter, and steps a million times the mass occur.
+    step, gradient, mass = torch.empty_like(wanted), gradient.double().contiguous(), mass.double().contiguous()
+    inputs: list[Argument] = [gradient, mass, wanted, float(share)]
     _solve("leap", "step_that_spends", cost, mass, [*inputs, step])
     return step
 

@@ -166,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) entropic_oracle(
             shares[sample] = budget > 0 ? share : -1;  // nothing moves
             spents[sample] = spent;
             iterations[sample] = search.evaluations;
-            convergeds[sample] = !(budget > 0) || search.converged || lam - search.low <= 1e-12 * lam;
+            convergeds[sample] = !(budget > 0) || search.converged || search.stuck;
             gaps[sample] = lam * (budget - spent) + (lam - search.low) * share * largest64(0, over - budget);
         }
     }

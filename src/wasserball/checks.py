@@ -51,14 +51,23 @@ class Ranges:
         """Raise ``ValueError`` for the first tensor that is not as it should be; else the largest size of each."""
         if not self._asked:
             return {}
-        # Both ends in one pass; a NaN anywhere makes both NaN.
-        ends = [torch.stack(torch.aminmax(tensor)).double() for _, tensor, _, _ in self._asked]
         largest = {}
-        for (name, tensor, low, high), (least, most) in zip(self._asked, torch.stack(ends).tolist(), strict=True):
+        for (name, tensor, low, high), (least, most) in zip(self._asked, _ends(*self._asked), strict=True):
             if not (low <= least and most <= high and most < float("inf") and least > -float("inf")):
                 _name_the_bad_entry(name, tensor, low, high)
             largest[name] = max(-least, most)
         return largest
+
+
+def _ends(*asked: tuple[str, Tensor, float, float]) -> list[list[float]]:
+    """The least and the largest entry of each tensor; NaN where one is."""
+    tensors = [tensor.detach() for _, tensor, _, _ in asked]
+    if tensors[0].device.type == "cpu":
+        # By numpy, on this thread alone: torch would wake threads that go on spinning for a while, on the cores that
+        # the kernels are about to need.
+        return [[float(array.min()), float(array.max())] for array in (tensor.numpy() for tensor in tensors)]
+    ends: list[list[float]] = torch.stack([torch.stack(torch.aminmax(tensor)).double() for tensor in tensors]).tolist()
+    return ends
 
 
 def check_like(name: str, tensor: object, shape: Sequence[int], like: Tensor, ranges: Ranges | None = None) -> Tensor:
@@ -122,7 +131,9 @@ def check_per_sample(name: str, value: float | Tensor, like: Tensor, ranges: Ran
         numbers = value.detach().to(device=like.device, dtype=torch.float64)
         if numbers.ndim and tuple(numbers.shape) != (batch,):
             raise ValueError(f"{name} must be a number or have shape ({batch},), got {tuple(numbers.shape)}")
-        numbers = numbers.expand(batch).clone()
+        numbers = numbers.expand(batch)
+        if ranges is None or ranges.wanted:
+            numbers = numbers.clone()  # whatever becomes of the caller's
     elif isinstance(value, Real) and not isinstance(value, bool):
         if not 0 <= float(value) < float("inf"):
             raise ValueError(f"{name} must be finite and >= 0: sample 0 has {float(value)!r}")

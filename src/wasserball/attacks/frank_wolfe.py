@@ -9,7 +9,7 @@ from torch import Tensor
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
 from wasserball.attacks.classifier import Classifier, Slope, largest_entry
 from wasserball.attacks.state import keep
-from wasserball.attacks.trial import Report, Trial
+from wasserball.attacks.trial import Lookout, Report, Trial
 from wasserball.kernels.interface import Mixture
 from wasserball.operators import box_step, project_box
 from wasserball.operators.oracle import mixture
@@ -26,7 +26,7 @@ FITS = 0.01
 ORACLE_ACCURACY = 1e-6
 """Of what the exact oracle's answer gains: it is a direction to go a share of the way, not yet an answer."""
 REPAIR_ROUNDS = 20
-"""Of the duals of ball and box, for where the attack ends; on training images 10 are enough."""
+"""Of the duals of ball and box, for where the attack ends; on training images they do what the full projection does."""
 HALVINGS = 6
 """A line search looks at the shares 1, ½, ¼, … of the way."""
 
@@ -79,17 +79,22 @@ class FrankWolfe(Ascent):
         flow = Flow.start(trial, trial.survivors(), with_plan=self.box != "off" or self.return_plan, priced=inside)
         assert trial.gap is not None
         trial.gap[flow.samples] = torch.inf
+        lookout = Lookout(trial)
         for number in range(self.steps):
-            slope, fooled = trial.slope(flow.image, flow.samples, behind_clamp=not inside, watch=inside)
-            if len(fooled):
+            slope, fooled = trial.peek(flow.image, flow.samples, behind_clamp=not inside)
+            fooled &= inside
+            places = lookout.places(slope, fooled)
+            if len(places):
                 assert flow.plan is not None
-                held = trial.strike(flow.samples, flow.plan, fooled)
-                slope = slope.keep(held)
+                held = trial.strike(flow.samples, flow.plan, places)
+                # What does not fool the model as it would be returned goes on from there.
+                slope, fooled = slope.keep(held), fooled.index_fill(0, places, False)[held]
                 keep(flow, held)
             if self.gap_tolerance and len(flow.samples):
-                slope = self._stop(number, flow, slope, trial)
+                slope, fooled = self._stop(number, flow, slope, fooled, trial)
             if len(flow.samples) == 0:
                 return
+            lookout.send(slope, fooled)
             flow.velocity.lerp_(slope.direction, 1 - self.momentum)
             toll = flow.charge(self.bounds[1])
             if start and number == 0:
@@ -105,10 +110,11 @@ class FrankWolfe(Ascent):
                 best = self._oracle(gradient, flow.mass, flow.budget)
                 share = self._share(number, flow, slope, best, toll, trial)
                 del slope, toll
-            flow.move(best, share)
+            # Who is fooled stays there, until that has been judged.
+            flow.move(best, share.masked_fill(fooled, 0))
             del gradient, best
             trial.report((number + 1) / self.steps, len(flow.samples))
-        slope, _ = trial.slope(flow.image, flow.samples, watch=False)
+        slope, _ = trial.slope(flow.image, flow.samples)
         self._settle(flow, slope, torch.arange(len(flow.samples), device=flow.samples.device), trial)
 
     def _oracle(self, gradient: Tensor, mass: Tensor, budget: Tensor) -> Mixture:
@@ -116,7 +122,7 @@ class FrankWolfe(Ascent):
             gradient, mass, budget, self.cost, gamma=self.gamma, accuracy=ORACLE_ACCURACY, backend=self.backend
         )
 
-    def _stop(self, number: int, flow: "Flow", slope: Slope, trial: Trial) -> Slope:
+    def _stop(self, number: int, flow: "Flow", slope: Slope, fooled: Tensor, trial: Trial) -> tuple[Slope, Tensor]:
         """Settle the samples whose gap is small enough, and go on with the others."""
         gap = self._gap(slope, flow.price, flow.image, flow.mass, flow.budget)
         flow.goal = self.gap_tolerance * gap if number == 0 else flow.goal
@@ -125,11 +131,11 @@ class FrankWolfe(Ascent):
             done &= flow.image.flatten(1).amax(1) <= (1 + FITS) * self.bounds[1]
         places = done.nonzero().squeeze(1)
         if len(places) == 0:
-            return slope
+            return slope, fooled
         self._settle(flow, slope, places, trial)
         held = (~done).nonzero().squeeze(1)
         keep(flow, held)
-        return slope.keep(held)
+        return slope.keep(held), fooled[held]
 
     def _gap(self, slope: Slope, price: Tensor | None, image: Tensor, mass: Tensor, budget: Tensor) -> Tensor:
         """``max <∇loss, s − image>`` over all s in the ball, and where the box counts an upper bound on that in both:
@@ -187,21 +193,33 @@ class FrankWolfe(Ascent):
     def _settle_some(self, flow: "Flow", slope: Slope, at: Tensor, trial: Trial) -> None:
         samples, mass, budget, image = flow.samples[at], flow.mass[at], flow.budget[at], flow.image[at]
         plan = None if flow.plan is None else flow.plan[at]
-        if plan is not None and self.box == "loop":
-            # The prices have left little to repair: it need not be the nearest plan that fits, and that is dear.
-            still = plan, torch.zeros_like(mass), 0.0, mass, budget, self.cost, self.bounds
-            box_step(*still, rounds=REPAIR_ROUNDS, backend=self.backend, out=plan, validate=False)
+        if plan is not None and self.box != "off":
+            plan = self._repaired(plan, mass, budget)
             _, image, _ = make_feasible(plan, mass, budget, self.cost, self.bounds[1], out=plan)
-        elif plan is not None and self.box == "final":
-            whole = restore_rows(plan, mass, self.cost).to(plan.dtype)
-            repaired = project_box(whole, mass, budget, self.cost, self.bounds)
-            image, plan = repaired.image, repaired.plan
         assert trial.gap is not None
         trial.gap[samples] = self._gap(slope, None if flow.price is None else flow.price[at], image, mass, budget)
         if plan is None:
             trial.offer_images(samples, image, flow.spent[at])
         else:
             trial.offer(samples, plan, settle=True)
+
+    def _repaired(self, plan: Tensor, mass: Tensor, budget: Tensor) -> Tensor:
+        """The projection onto ball and box: of where the prices led in the loop, which needs little, as a step that
+        goes nowhere; where that is not enough, and for the paper, in full."""
+        todo = torch.arange(len(plan), device=plan.device)
+        if self.box == "loop":
+            still = plan, torch.zeros_like(mass), 0.0, mass, budget, self.cost, self.bounds
+            near = box_step(*still, rounds=REPAIR_ROUNDS, backend=self.backend, validate=False)
+            assert near.plan is not None
+            todo, answer = (~near.converged).nonzero().squeeze(1), near.plan
+        else:
+            answer = torch.empty_like(plan)
+        if len(todo):
+            whole = restore_rows(plan[todo], mass[todo], self.cost).to(plan.dtype)
+            found = project_box(whole, mass[todo], budget[todo], self.cost, self.bounds).plan
+            assert found is not None
+            answer[todo] = found
+        return answer
 
 
 @dataclass

@@ -11,7 +11,7 @@ from torch import Tensor
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
 from wasserball.attacks.classifier import Slope
 from wasserball.attacks.state import keep
-from wasserball.attacks.trial import Trial
+from wasserball.attacks.trial import Lookout, Trial
 from wasserball.checks import check_positive
 from wasserball.kernels import Backend
 from wasserball.operators import box_step, project_box, project_step
@@ -67,18 +67,24 @@ class PGD(Ascent):
         checks = checkpoints(self.steps) if self.step is None else {}
         momentum = self.momentum if self.momentum is not None else MOMENTUM if self.step is None else 0.0
         image, velocity = walk.mass, None
+        lookout = Lookout(trial)
         for number in range(self.steps):
-            slope, fooled = trial.slope(image, walk.samples, behind_clamp=not inside, watch=inside)
+            slope, fooled = trial.peek(image, walk.samples, behind_clamp=not inside)
             del image  # there is no room for what is not needed again
-            if len(fooled):
-                held = trial.strike(walk.samples, walk.plan, fooled)
+            fooled &= inside
+            if best is not None:
+                best.remember(walk, slope, fooled)
+            places = lookout.places(slope, fooled)
+            if len(places):
+                assert best is not None
+                held = trial.strike(walk.samples, best.plan, places)
                 if len(held) == 0:
                     return
-                slope, velocity = slope.keep(held), None if velocity is None else velocity[held]
+                best.release(places)
+                slope, fooled, velocity = slope.keep(held), fooled[held], None if velocity is None else velocity[held]
                 keep(walk, held)
                 keep(best, held)
-            if best is not None:
-                best.remember(walk, slope)
+            lookout.send(slope, fooled)
             direction = slope.direction
             del slope
             if start and number == 0:
@@ -161,6 +167,8 @@ class Best:
 
     loss: Tensor
     fits: Tensor
+    won: Tensor
+    """Whether the model is fooled there, as far as it was seen: nothing is better before that has been judged."""
     plan: Tensor
     direction: Tensor
     last: Tensor
@@ -177,17 +185,26 @@ class Best:
         """Nothing so far, so that whatever comes first is the best."""
         worst = torch.full_like(walk.budget, -math.inf)
         plan, direction = torch.empty_like(walk.plan), torch.empty_like(walk.mass)
-        return cls(worst, walk.fits, plan, direction, worst, torch.zeros_like(worst), worst, ~walk.fits)
+        nobody = torch.zeros_like(walk.fits)
+        return cls(worst, nobody, nobody, plan, direction, worst, torch.zeros_like(worst), worst, ~nobody)
 
-    def remember(self, walk: Walk, slope: Slope) -> None:
-        """Note the loss of the current plan, and the plan if it is the best so far, or the last if none has fitted."""
-        better = torch.where(self.fits, walk.fits & (slope.loss > self.loss), True)
+    def remember(self, walk: Walk, slope: Slope, fooled: Tensor) -> None:
+        """Note the loss of the current plan, and the plan if it fools the model or is the best so far, or the last if
+        none has fitted."""
+        better = ~self.won & (fooled | ~self.fits | walk.fits & (slope.loss > self.loss))
         self.rises = self.rises + (slope.loss > self.last)
         self.last = slope.loss
+        self.won = self.won | fooled
         self.fits = self.fits | walk.fits
         self.loss = torch.where(better, slope.loss, self.loss)
         replace_(self.plan, walk.plan, better)
         replace_(self.direction, slope.direction, better)
+
+    def release(self, places: Tensor) -> None:
+        """Begin anew where a plan did not fool the model as it would be returned."""
+        self.won = self.won.index_fill(0, places, False)
+        self.fits = self.fits.index_fill(0, places, False)
+        self.loss = self.loss.index_fill(0, places, -math.inf)
 
     def control(self, walk: Walk, since: int, direction: Tensor, velocity: Tensor | None) -> Tensor:
         """Halve the step size of samples that no longer gain, and go on from their best plan, whose gradient that of

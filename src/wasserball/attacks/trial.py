@@ -85,11 +85,13 @@ class Trial:
         self._count(self.forward, samples)
         return self.classifier.logits(images)
 
-    def slope(
-        self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False, watch: bool = True
-    ) -> tuple[Slope, Tensor]:
-        """The loss and its gradient at ``images`` in the place of ``samples``, and the places of those fooled there;
-        of none, where nobody is to ``watch`` for them.
+    def slope(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
+        """The loss and its gradient at ``images`` in the place of ``samples``, and the places of those fooled there."""
+        slope, fooled = self.peek(images, samples, behind_clamp=behind_clamp)
+        return slope, Lookout(self, wait=True).places(slope, fooled)
+
+    def peek(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
+        """:meth:`slope` without a look at what came out: whether each sample is fooled is left on its device.
 
         The model is shown images clamped to the box. With ``behind_clamp`` this is part of the loss, as for the paper's
         authors: it does not rise where a pixel is above the box already.
@@ -97,16 +99,8 @@ class Trial:
         self._count(self.forward, samples)
         self._count(self.backward, samples)
         slope = self.classifier.slope(images, self.aims[samples], self.loss, high=self.bounds[1])
-        noted = slope.trouble.any(1)
-        if watch:
-            noted |= self.fooled(slope.logits, samples)
-        if behind_clamp:
-            slope = slope.only(images <= self.bounds[1])
-        # All that a step has to know about its samples, in one look: each makes a GPU wait for its next orders.
-        places = noted.nonzero().squeeze(1)
-        if len(places):
-            self.classifier.check(slope)
-        return slope, places
+        fooled = self.fooled(slope.logits, samples)
+        return slope.only(images <= self.bounds[1]) if behind_clamp else slope, fooled
 
     def fooled(self, logits: Tensor, samples: Tensor) -> Tensor:
         """Whether the answers for ``samples`` are what the attack wants."""
@@ -186,6 +180,43 @@ class Trial:
     def _loss(self, logits: Tensor, samples: Tensor) -> Tensor:
         with torch.no_grad():
             return evaluate(self.loss, logits.double(), self.aims[samples]).double()
+
+
+class Lookout:
+    """Finds out which samples of a batch need the host: those fooled, and those that something is wrong with.
+
+    On a GPU it knows of each step only when the next one is under way: had the host to wait for the step itself, the
+    GPU would have to wait for its next orders. With ``wait`` it does all the same.
+    """
+
+    def __init__(self, trial: Trial, *, wait: bool = False) -> None:
+        self.trial = trial
+        self.late = trial.images.is_cuda and not wait
+        self._sent: tuple[Slope, Tensor, torch.cuda.Event] | None = None
+
+    def places(self, slope: Slope, fooled: Tensor) -> Tensor:
+        """The places of those fooled in this step or, where news come late, in the one that was last sent."""
+        if not self.late:
+            return self._places(slope, slope.trouble.any(1) | fooled)
+        if self._sent is None:
+            return torch.zeros(0, dtype=torch.int64, device=fooled.device)
+        sent, noted, arrived = self._sent
+        arrived.synchronize()
+        return self._places(sent, noted).to(fooled.device)
+
+    def send(self, slope: Slope, fooled: Tensor) -> None:
+        """The news of this step, for the next."""
+        if self.late:
+            noted = (slope.trouble.any(1) | fooled).to("cpu", non_blocking=True)
+            arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            arrived.record(torch.cuda.current_stream(fooled.device))
+            self._sent = slope._replace(direction=slope.loss), noted, arrived
+
+    def _places(self, slope: Slope, noted: Tensor) -> Tensor:
+        places = noted.nonzero().squeeze(1)
+        if len(places):
+            self.trial.classifier.check(slope)
+        return places
 
 
 def no_report(_share: float, _holding: int) -> None:

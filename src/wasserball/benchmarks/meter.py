@@ -2,7 +2,7 @@
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar
@@ -26,6 +26,8 @@ class Meter:
     """Seconds after which no further round begins."""
     burst: float = 0.05
     """Seconds in a round for which something short is repeated."""
+    in_a_loop: int = 10
+    """Calls in a row of what is to be measured as in a loop."""
     copied: int = 2**29
     """Bytes of the copy that shows the bandwidth: more than any cache holds."""
 
@@ -34,16 +36,18 @@ class Meter:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def seconds(self, work: Callable[[], object]) -> float:
-        """Of one run."""
+    def seconds(self, work: Callable[[], object], calls: int = 1) -> float:
+        """Of one call, where as many follow each other."""
         self.wait()
         start = time.perf_counter()
-        work()
+        for _ in range(calls):
+            work()
         self.wait()
-        return time.perf_counter() - start
+        return (time.perf_counter() - start) / calls
 
-    def race(self, *works: Callable[[], Answer]) -> list[tuple[float, Answer]]:
-        """The median time of each in milliseconds, and what came out.
+    def race(self, *works: Callable[[], Answer], loops: Collection[int] = ()) -> list[tuple[float, Answer]]:
+        """The median time of each in milliseconds, and what came out. Those numbered in ``loops`` are called several
+        times in a row: as in a loop, a GPU can work on one while the host prepares the next.
 
         A first run, which is not counted, compiles and warms up. Then all take turns, so that a ratio of two times does
         not depend on what else the machine did meanwhile.
@@ -52,12 +56,13 @@ class Meter:
         times: list[list[float]] = [[] for _ in works]
         spent = 0.0
         for _ in range(self.repeats):
-            for work, seen in zip(works, times, strict=True):
+            for number, (work, seen) in enumerate(zip(works, times, strict=True)):
+                calls = self.in_a_loop if number in loops else 1
                 enough = spent + self.burst
                 while True:
-                    seen.append(self.seconds(work))
-                    spent += seen[-1]
-                    if spent + seen[-1] > enough:
+                    seen.append(self.seconds(work, calls))
+                    spent += calls * seen[-1]
+                    if spent + calls * seen[-1] > enough:
                         break
             if spent > self.patience:
                 break

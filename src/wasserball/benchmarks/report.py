@@ -112,7 +112,8 @@ class Record:
         legend = (
             "Beside the paper's algorithms, written plainly, on the same problem: a step and the projection by "
             "bisection (without the box, for box_step too), the entropic oracle by bisection (γ=1e-3), and for "
-            f"project_box its App. G with {BOX_ROUNDS} rounds. In a loop: arguments not checked, the plan put into the "
+            f"project_box its App. G with {BOX_ROUNDS} rounds. In a loop: arguments not checked, ten calls in "
+            f"a row, the plan put into the "
             "same place each time. Unspent: the largest share of a budget that is left (or exceeded). The floor: to "
             "read and write the plan once; for the oracle, which keeps none, the images."
         )

@@ -7,6 +7,7 @@ import ctypes
 import hashlib
 import os
 import sys
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class Module:
         function, _ = self._function(name)
         stream = ctypes.c_void_p(torch.cuda.current_stream(self.device).cuda_stream)
         grid = (blocks, 1, 1, THREADS, 1, 1, 0, stream, pointers)
-        with torch.cuda.device(self.device):
+        with nullcontext() if torch.cuda.current_device() == self.device.index else torch.cuda.device(self.device):
             if together:
                 _check(_driver().cuLaunchCooperativeKernel(function, *grid))
             else:

@@ -122,7 +122,7 @@ class Attack(ABC):
             valid=trial.valid,
             loss=trial.value,
             margin=trial.margin,
-            queries=Queries(trial.forward, trial.backward),
+            queries=trial.queries(),
             seconds=seconds,
             plan=None if trial.plan is None else TransportPlan(trial.plan, self.cost),
             gap=trial.gap,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wasserball.attacks.losses import Loss, evaluate
+from wasserball.attacks.losses import Loss, Steepness, steepness
 from wasserball.operators.rounding import per_sample
 
 Model = nn.Module | Callable[[Tensor], Tensor]
@@ -37,7 +37,7 @@ def frozen(model: Model) -> Iterator[None]:
 
 
 class Slope(NamedTuple):
-    """A loss at some images and how it rises there; all of it ``(B,)`` but the direction and what is said of it."""
+    """A loss at some images and how it rises there; all of it ``(B,)`` but the logits and the direction."""
 
     logits: Tensor
     loss: Tensor
@@ -45,15 +45,20 @@ class Slope(NamedTuple):
     """The gradient over its largest absolute entry (paper §5, "Gradient Normalization"); 0 where there is none."""
     scale: Tensor
     """That largest entry, in float64: gradient = scale · direction."""
-    trouble: Tensor
-    """``(B, 4)``: whether logits, loss, its gradient, that of the model are not finite. :meth:`Classifier.check` raises
-    the error; who has a GPU to wait for anyway looks for it at the same time."""
+    steepness: Tensor
+    """The part of the scale that is the loss's own."""
+
+    @property
+    def trouble(self) -> Tensor:
+        """``(B,)``: whether anything is not finite. :meth:`Classifier.check` raises the error; who has a GPU to wait
+        for anyway looks for it at the same time."""
+        return ~torch.isfinite(self.logits.sum(1) + self.loss + self.scale)
 
     def only(self, pixels: Tensor) -> "Slope":
         """The slope with respect to some of the pixels."""
         direction = torch.where(pixels, self.direction, 0.0)
         largest = largest_entry(direction)
-        return self._replace(direction=direction.div_(_or_one(largest, direction)), scale=self.scale * largest)
+        return self._replace(direction=direction.div_(_divisor(largest, direction)), scale=self.scale * largest)
 
     def keep(self, held: Tensor) -> "Slope":
         """The slope of some of the samples."""
@@ -87,31 +92,29 @@ class Classifier:
         slope = self._draw(images, labels, loss, high)
         if self.draws == 1:
             return slope
-        logits, values, trouble = slope.logits / self.draws, slope.loss / self.draws, slope.trouble
+        logits, values, steepness = (x / self.draws for x in (slope.logits, slope.loss, slope.steepness))
         gradient = slope.direction * per_sample(slope.scale / self.draws, images)
         for _ in range(1, self.draws):
             slope = self._draw(images, labels, loss, high)
             logits += slope.logits / self.draws
             values += slope.loss / self.draws
+            steepness += slope.steepness / self.draws
             gradient += slope.direction * per_sample(slope.scale / self.draws, images)
-            trouble = trouble | slope.trouble
-        scale = largest_entry(gradient)
-        return Slope(logits, values, (gradient / _or_one(scale, gradient)).to(images.dtype), scale, trouble)
+        scale, direction = _normalised(gradient)
+        return Slope(logits, values, direction.to(images.dtype), scale.double(), steepness)
 
     def check(self, slope: Slope) -> None:
         """Raise ``ValueError`` for a slope that is not finite."""
-        logits, loss, steepness, gradient = slope.trouble.unbind(1)
-        _check_logits(slope.logits, logits.unsqueeze(1) & ~torch.isfinite(slope.logits))
-        bad = loss | steepness
+        _check_logits(slope.logits, ~torch.isfinite(slope.logits))
+        bad = ~(torch.isfinite(slope.loss) & torch.isfinite(slope.steepness))
         if bad.any():
             sample = int(bad.nonzero()[0])
             raise ValueError(
                 f"loss must be finite with a finite gradient: {_name(sample, bad)} has {slope.loss[sample].item()!r}"
             )
-        if gradient.any():
-            raise ValueError(
-                f"model must have a finite gradient: {_name(int(gradient.nonzero()[0]), gradient)} has not"
-            )
+        bad = ~torch.isfinite(slope.scale)
+        if bad.any():
+            raise ValueError(f"model must have a finite gradient: {_name(int(bad.nonzero()[0]), bad)} has not")
 
     def check_labels(self, labels: Tensor) -> None:
         """Raise ``ValueError`` for a label that is none of the classes that the model was seen to have."""
@@ -126,30 +129,25 @@ class Classifier:
 
     def _draw(self, images: Tensor, labels: Tensor, loss: Loss, high: float | None) -> Slope:
         """The slope of one draw."""
-        seen, values, size, steepest, rise = self._backward(images, labels, loss, high)
-        largest = largest_entry(rise)
-        trouble = ~torch.isfinite(torch.stack([largest_entry(seen), values, steepest, largest], dim=1))
-        # Never in place: what autograd returns may be a view of something else.
-        direction = (rise / _or_one(largest, rise)).contiguous()
-        return Slope(seen, values, direction, size * largest, trouble)
+        seen, height, rise = self._backward(images, labels, loss, high)
+        largest, direction = _normalised(rise)
+        return Slope(seen, height.loss, direction, height.size * largest, height.size)
 
     def _backward(
         self, images: Tensor, labels: Tensor, loss: Loss, high: float | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Logits, loss, the scale of what was sent back from there, the steepest logit, and what arrived at the images;
-        on its own, so that the clamped images are gone before the gradient is looked at."""
+    ) -> tuple[Tensor, Steepness, Tensor]:
+        """Logits, the loss and what was sent back from there, and what arrived at the images; on its own, so that the
+        clamped images are gone before the gradient is looked at."""
         with torch.inference_mode(False), torch.enable_grad():
             # Copies, since what was made in inference mode may not be kept for a gradient.
             leaf = (images.clone() if high is None else images.clamp(0, high)).detach().requires_grad_()
             seen = self._call(leaf)
-            values, steepness = _loss_and_steepness(loss, seen.detach().double(), labels.clone())
-            steepest = largest_entry(steepness)
-            size = steepest.clamp(min=torch.finfo(torch.float64).tiny)
-            along = (steepness / per_sample(size, steepness)).to(seen.dtype)
+            height = steepness(loss, seen.detach(), labels.clone() if labels.is_inference() else labels)
+            along = height.along.to(seen.dtype)
             rise = torch.autograd.grad(seen, leaf, along, allow_unused=True)[0] if seen.requires_grad else None
         if rise is None:
             raise ValueError("model must be differentiable: its logits do not depend on the images")
-        return seen.detach(), values, size, steepest, rise
+        return seen.detach(), height, rise
 
     def _call(self, images: Tensor) -> Tensor:
         logits = self.model(images.to(self.dtype))
@@ -165,16 +163,6 @@ class Classifier:
             self._suspicious = False
             _warn_of_probabilities(logits.detach())
         return logits
-
-
-def _loss_and_steepness(loss: Loss, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss and its gradient with respect to the logits, in float64."""
-    leaf = logits.requires_grad_()
-    values = evaluate(loss, leaf, labels)
-    if not values.requires_grad:
-        raise ValueError("loss must be differentiable: its values do not depend on the logits")
-    (steepness,) = torch.autograd.grad(values.sum(), leaf)
-    return values.detach().double(), steepness
 
 
 def _check_logits(logits: Tensor, bad: Tensor) -> None:
@@ -193,14 +181,20 @@ def _warn_of_probabilities(outputs: Tensor) -> None:
 
 
 def largest_entry(tensor: Tensor) -> Tensor:
-    """The largest absolute value in each sample, ``(B,)`` in float64, in one pass; not finite if an entry is not."""
-    low, high = tensor.flatten(1).aminmax(dim=1)
-    return torch.maximum(-low, high).double()
+    """The largest absolute value in each sample, ``(B,)``, in one pass; not finite if an entry is not."""
+    norm: Tensor = torch.linalg.vector_norm(tensor.flatten(1), torch.inf, dim=1)
+    return norm
 
 
-def _or_one(values: Tensor, like: Tensor) -> Tensor:
-    """What to divide ``like`` by: the value of its sample, or 1 where that is 0."""
-    return per_sample(torch.where(values > 0, values, 1.0), like).to(like.dtype)
+def _normalised(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest entry of each sample, and the gradient over it; 0 where there is none."""
+    largest = largest_entry(gradient)
+    # Never in place: what autograd returns may be a view of something else.
+    return largest, (gradient / _divisor(largest, gradient)).contiguous()
+
+
+def _divisor(largest: Tensor, like: Tensor) -> Tensor:
+    return per_sample(largest.clamp(min=torch.finfo(largest.dtype).tiny), like)
 
 
 def _name(sample: int, asked: Tensor) -> str:

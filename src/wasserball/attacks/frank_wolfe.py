@@ -269,7 +269,7 @@ class Flow:
     def descent(self, toll: Tensor | None) -> Tensor:
         """What the oracle is to make small: the toll, less the velocity over its largest entry."""
         tiny = torch.finfo(self.velocity.dtype).tiny
-        largest = per_sample(largest_entry(self.velocity).clamp(min=tiny), self.velocity).to(self.velocity.dtype)
+        largest = per_sample(largest_entry(self.velocity).clamp(min=tiny), self.velocity)
         return self.velocity / -largest if toll is None else torch.addcdiv(toll, self.velocity, largest, value=-1)
 
     def move(self, best: Mixture, share: Tensor) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -41,6 +41,40 @@ def cross_entropy(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> 
     ahead = others - logits.gather(1, chosen).squeeze(1)
     values = torch.logaddexp(ahead, torch.zeros_like(ahead))
     return -values if targeted else values
+
+
+class Steepness(NamedTuple):
+    """A loss and its gradient with respect to the logits, ``size · along``; the largest entry of ``along`` is 1."""
+
+    loss: Tensor
+    size: Tensor
+    along: Tensor
+
+
+def steepness(loss: Loss, logits: Tensor, labels: Tensor) -> Steepness:
+    """The loss of each sample and how it rises with the logits, in float64; 0 where it does not."""
+    if isinstance(loss, partial) and loss.func is cross_entropy:  # what everybody uses need not go through autograd
+        return _steepness_of_cross_entropy(logits.double(), labels, **loss.keywords)
+    leaf = logits.double().requires_grad_()
+    values = evaluate(loss, leaf, labels)
+    if not values.requires_grad:
+        raise ValueError("loss must be differentiable: its values do not depend on the logits")
+    (gradient,) = torch.autograd.grad(values.sum(), leaf)
+    size = torch.linalg.vector_norm(gradient, torch.inf, dim=1)
+    smallest = torch.finfo(size.dtype).tiny
+    return Steepness(values.detach().double(), size, gradient / size.clamp(min=smallest).unsqueeze(1))
+
+
+def _steepness_of_cross_entropy(logits: Tensor, labels: Tensor, *, targeted: bool) -> Steepness:
+    """The derivatives of :func:`cross_entropy`: how sure it is of the others, times their softmax less the label."""
+    chosen = labels.unsqueeze(1)
+    others = logits.scatter(1, chosen, -torch.inf)
+    shares = others.log_softmax(1)
+    ahead = (
+        others.amax(1) - shares.amax(1) - logits.gather(1, chosen).squeeze(1)
+    )  # log Σ exp of the others, less its own
+    values, along = torch.logaddexp(ahead, torch.zeros_like(ahead)), shares.exp_().scatter_(1, chosen, -1.0)
+    return Steepness(-values, ahead.sigmoid(), -along) if targeted else Steepness(values, ahead.sigmoid(), along)
 
 
 def margin(logits: Tensor, labels: Tensor, *, targeted: bool = False) -> Tensor:

@@ -241,7 +241,7 @@ class AttackResult:
 
 def is_fooled(logits: Tensor, labels: Tensor, targeted: bool) -> Tensor:
     """Whether the attack has what it wants: a wrong answer, or the target."""
-    return logits.argmax(1).eq(labels) == targeted
+    return logits.argmax(1) == labels if targeted else logits.argmax(1) != labels
 
 
 def _add_up(parts: Sequence[Part]) -> Part:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from wasserball.attacks.classifier import Classifier, Slope
 from wasserball.attacks.losses import Loss, evaluate, margin
-from wasserball.attacks.result import is_fooled
+from wasserball.attacks.result import Queries, is_fooled
 from wasserball.operators.rounding import make_feasible
 from wasserball.operators.solution import chunks
 from wasserball.threat import Cost, WassersteinBall
@@ -49,8 +49,12 @@ class Trial:
         self.budget, self.total = ball.budget, ball.total
         batch, device = len(self.images), self.images.device
         self.gap: Tensor | None = None
-        self.forward = torch.zeros(batch, dtype=torch.int64, device=device)
-        self.backward = torch.zeros_like(self.forward)
+        self._forward = torch.zeros(batch, dtype=torch.int64, device=device)
+        self._backward = torch.zeros_like(self._forward)
+        # A step asks about the same samples as the last one, mostly: what that takes is not done anew each time.
+        self._asked = torch.arange(batch, device=device)
+        self._times = [0, 0]
+        self._labels: Tensor | None = None
         self.adversarial = self.images.clone()
         self.plan = self.cost.identity(self.images) if self.keep_plans else None
         self.distance = torch.zeros_like(self.budget)
@@ -69,6 +73,7 @@ class Trial:
         """What to make large from now on, and for which class: the label, or the ``rival``-th nearest wrong one."""
         self.loss = loss
         self.aims = self._wrong[:, min(rival, self._wrong.shape[1]) - 1] if rival else self.labels
+        self._labels = None
 
     def survivors(self) -> Tensor:
         """The samples that could still be fooled; without mass or budget an image can only stay what it is."""
@@ -82,7 +87,7 @@ class Trial:
 
     def logits(self, images: Tensor, samples: Tensor) -> Tensor:
         """What the model says of ``images`` in the place of ``samples``."""
-        self._count(self.forward, samples)
+        self._ask(samples, forward=1, backward=0)
         return self.classifier.logits(images)
 
     def slope(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
@@ -96,10 +101,11 @@ class Trial:
         The model is shown images clamped to the box. With ``behind_clamp`` this is part of the loss, as for the paper's
         authors: it does not rise where a pixel is above the box already.
         """
-        self._count(self.forward, samples)
-        self._count(self.backward, samples)
-        slope = self.classifier.slope(images, self.aims[samples], self.loss, high=self.bounds[1])
-        fooled = self.fooled(slope.logits, samples)
+        self._ask(samples, forward=1, backward=1)
+        if self._labels is None:
+            self._labels, self._aims = self.labels[samples], self.aims[samples]
+        slope = self.classifier.slope(images, self._aims, self.loss, high=self.bounds[1])
+        fooled = is_fooled(slope.logits, self._labels, self.targeted)
         return slope.only(images <= self.bounds[1]) if behind_clamp else slope, fooled
 
     def fooled(self, logits: Tensor, samples: Tensor) -> Tensor:
@@ -174,8 +180,17 @@ class Trial:
         self.distance[index], self.valid[index] = distance, valid
         return self.success[samples] & fooled
 
-    def _count(self, queries: Tensor, samples: Tensor) -> None:
-        queries.index_add_(0, samples, torch.ones_like(samples), alpha=self.classifier.draws)
+    def queries(self) -> Queries:
+        """How often the model was asked about each sample."""
+        self._ask(self._asked[:0], forward=0, backward=0)
+        return Queries(self._forward, self._backward)
+
+    def _ask(self, samples: Tensor, *, forward: int, backward: int) -> None:
+        if samples is not self._asked:
+            for queries, times in zip((self._forward, self._backward), self._times, strict=True):
+                queries.index_add_(0, self._asked, torch.full_like(self._asked, times * self.classifier.draws))
+            self._asked, self._times, self._labels = samples, [0, 0], None
+        self._times = [self._times[0] + forward, self._times[1] + backward]
 
     def _loss(self, logits: Tensor, samples: Tensor) -> Tensor:
         with torch.no_grad():
@@ -197,7 +212,7 @@ class Lookout:
     def places(self, slope: Slope, fooled: Tensor) -> Tensor:
         """The places of those fooled in this step or, where news come late, in the one that was last sent."""
         if not self.late:
-            return self._places(slope, slope.trouble.any(1) | fooled)
+            return self._places(slope, slope.trouble | fooled)
         if self._sent is None:
             return torch.zeros(0, dtype=torch.int64, device=fooled.device)
         sent, noted, arrived = self._sent
@@ -207,7 +222,7 @@ class Lookout:
     def send(self, slope: Slope, fooled: Tensor) -> None:
         """The news of this step, for the next."""
         if self.late:
-            noted = (slope.trouble.any(1) | fooled).to("cpu", non_blocking=True)
+            noted = (slope.trouble | fooled).to("cpu", non_blocking=True)
             arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             arrived.record(torch.cuda.current_stream(fooled.device))
             self._sent = slope._replace(direction=slope.loss), noted, arrived

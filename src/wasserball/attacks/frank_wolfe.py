@@ -82,7 +82,8 @@ class FrankWolfe(Ascent):
         lookout = Lookout(trial)
         for number in range(self.steps):
             slope, fooled = trial.peek(flow.image, flow.samples, behind_clamp=not inside)
-            fooled &= inside
+            if not inside:
+                fooled.fill_(False)  # nobody is looked for
             places = lookout.places(slope, fooled)
             if len(places):
                 assert flow.plan is not None

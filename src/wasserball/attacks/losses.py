@@ -5,6 +5,7 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LossName = Literal["ce", "margin", "dlr"]
@@ -73,7 +74,7 @@ def _steepness_of_cross_entropy(logits: Tensor, labels: Tensor, *, targeted: boo
     ahead = (
         others.amax(1) - shares.amax(1) - logits.gather(1, chosen).squeeze(1)
     )  # log Σ exp of the others, less its own
-    values, along = torch.logaddexp(ahead, torch.zeros_like(ahead)), shares.exp_().scatter_(1, chosen, -1.0)
+    values, along = F.softplus(ahead, threshold=40), shares.exp_().scatter_(1, chosen, -1.0)
     return Steepness(-values, ahead.sigmoid(), -along) if targeted else Steepness(values, ahead.sigmoid(), along)
 
 

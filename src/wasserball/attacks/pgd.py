@@ -71,7 +71,8 @@ class PGD(Ascent):
         for number in range(self.steps):
             slope, fooled = trial.peek(image, walk.samples, behind_clamp=not inside)
             del image  # there is no room for what is not needed again
-            fooled &= inside
+            if not inside:
+                fooled.fill_(False)  # nobody is looked for
             if best is not None:
                 best.remember(walk, slope, fooled)
             places = lookout.places(slope, fooled)

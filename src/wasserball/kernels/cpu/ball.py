@@ -9,12 +9,25 @@ from wasserball.kernels.cpu.layout import (
     canvas_size,
     clear,
     compiled,
+    fold,
     inner,
     list_rows,
     paint,
     unpaint,
 )
-from wasserball.kernels.cpu.rows import SIZE, entries, evaluate, fill_tiles, keep_moving, pour, tile_size
+from wasserball.kernels.cpu.rows import (
+    SIZE,
+    empty_rows,
+    entries,
+    evaluate,
+    fill_and_evaluate,
+    fill_tiles,
+    keep_moving,
+    pour,
+    project_tiles,
+    put,
+    tile_size,
+)
 from wasserball.kernels.cpu.search import (
     GO_ON,
     HIGH,
@@ -65,9 +78,12 @@ def project(
     for b in range(first, last):
         rows = list_rows(mass[b], grid, pixel, place)
         paint(change, gradient[b], grid, step[b], -np.inf)
-        upper = fill_tiles(tiles, pixel, place, rows, plan[b], mass[b], change, grid)
+        upper, cost, slope = fill_and_evaluate(
+            *(tiles, True, pixel, place, rows, plan[b], mass[b], change, start[b], grid, high, low, sums, exact)
+        )
         begin_search(search, start[b], upper)
-        at, last_lam, count, state = search[LAM], np.nan, 1, GO_ON
+        at, last_lam, count, state = search[LAM], start[b], 1, GO_ON
+        fresh = at == start[b]  # else it is the bound
         answer, home = out[b], out[b, grid.moves[0]]
         clear(answer)
         for i in range(pixels):
@@ -77,8 +93,9 @@ def project(
             search[LAM], rows, rest = upper, 0, 0.0
             state = IN_BAND
         while rest > 0:
-            cost, slope = evaluate(tiles, rows, at, last_lam, grid, high, low, sums, exact)
-            last_lam = at
+            if not fresh:
+                cost, slope = evaluate(tiles, rows, at, last_lam, grid, high, low, sums, exact)
+            fresh, last_lam = False, at
             if state == GO_ON:
                 state = next_lam(search, cost, slope, budget[b], tol, narrow)
                 if state == GO_ON and count < MAX_EVALUATIONS:
@@ -178,7 +195,7 @@ def box_step(
     pixels = mass.shape[1]
     most = -(-pixels // LANES) * LANES + 1
     pixel, place = np.empty(most, np.uint32), np.empty(most, np.uint32)
-    tiles = np.empty(most // LANES * tile_size(grid), mass.dtype)
+    tile, total = np.empty(tile_size(grid), mass.dtype), np.empty(2 * LANES)
     change, arrived = np.empty(canvas_size(grid, pixels), mass.dtype), np.empty(canvas_size(grid, pixels))
     shared, charge = np.empty(canvas_size(grid, pixels)), np.empty(pixels)
     high, low = np.empty(len(grid.prices), mass.dtype), np.empty(len(grid.prices), mass.dtype)
@@ -195,9 +212,19 @@ def box_step(
             for i in range(pixels):
                 net[i] = step[b] * gradient[b, i] - charge[i]
             paint(change, net, grid, 1.0, -np.inf)
-            fill_tiles(tiles, pixel, place, rows, plan[b], mass[b], change, grid)
-            spent[b], slope = evaluate(tiles, rows, at, np.nan, grid, high, low, sums, exact)
-            arrive(tiles, place, rows, grid, high, low, sums, arrived, shared)
+            for i in range(len(arrived)):
+                arrived[i] = shared[i] = 0.0
+            total[:] = 0.0
+            # A tile at a time, from the targets to where they arrive, while it is in the nearest cache. The plan of the
+            # last round may take the place of the given one: of these rows there is no further need.
+            for some in range(0, rows, LANES):
+                source, target, count = pixel[some:], place[some:], min(LANES, rows - some)
+                fill_tiles(tile, source, target, count, plan[b], mass[b], change, grid)
+                project_tiles(tile, count, at, np.nan, grid, high, low, sums, exact, total)
+                arrive(tile, target, count, grid, high, low, sums, arrived, shared)
+                if update == rounds:
+                    put(tile, source, count, grid, high, low, sums, out[b])
+            spent[b], slope = fold(total[:LANES]), -fold(total[LANES:])
             unpaint(arrived, held, grid)
             if update < rounds:
                 newton = (spent[b] - budget[b]) / -slope
@@ -210,8 +237,7 @@ def box_step(
         for i in range(pixels):
             image[b, i], mu[b, i] = held[i], charge[i]
             overflow = max(overflow, held[i] - capacity)
-        clear(out[b])
-        pour(tiles, pixel, rows, 1.0, grid, high, low, sums, out[b])
+        empty_rows(out[b], mass[b])
         lam[b] = at
         converged[b] = overflow <= 1e-3 * capacity and spent[b] <= (1 + 1e-3) * budget[b]
 
@@ -228,11 +254,9 @@ def arrive(
     arrived: Array,
     shared: Array,
 ) -> None:
-    """Column sums of the rows where they were last evaluated, and of how much of a change each active entry keeps."""
+    """Add up columns of the rows where they were last evaluated, and how much of a change each active entry keeps."""
     size = tile_size(grid)
     zero, one = tiles.dtype.type(0), tiles.dtype.type(1)
-    for i in range(len(arrived)):
-        arrived[i] = shared[i] = 0.0
     for first in range(0, rows, LANES):
         tile = tiles[first // LANES * size :][:size]
         target, kept = place[first:], sums[LANES:]
@@ -263,8 +287,7 @@ def step_that_spends(
     pixels = mass.shape[1]
     most = -(-pixels // LANES) * LANES + 1
     pixel, place = np.empty(most, np.uint32), np.empty(most, np.uint32)
-    tiles = np.empty(most // LANES * tile_size(grid), mass.dtype)
-    change = np.empty(canvas_size(grid, pixels), mass.dtype)
+    tile, change = np.empty(tile_size(grid), mass.dtype), np.empty(canvas_size(grid, pixels), mass.dtype)
     high, low = np.empty(len(grid.prices), mass.dtype), np.empty(len(grid.prices), mass.dtype)
     sums, exact = np.empty(4 * LANES, mass.dtype), np.empty(2 * LANES)
     home = np.empty((0, 0), mass.dtype)
@@ -276,8 +299,9 @@ def step_that_spends(
         at, goal = 1e6 * largest, wanted[b]
         for update in range(LEAPS + 1):
             paint(change, gradient[b], grid, at, -np.inf)
-            fill_tiles(tiles, pixel, place, rows, home, mass[b], change, grid)
-            spent, _ = evaluate(tiles, rows, 0.0, np.nan, grid, high, low, sums, exact)
+            _, spent, _ = fill_and_evaluate(
+                *(tile, False, pixel, place, rows, home, mass[b], change, 0.0, grid, high, low, sums, exact)
+            )
             if update == 0:
                 at, goal = 1e-6 * largest, min(goal, share * spent)
             else:

@@ -19,27 +19,41 @@ from wasserball.kernels.cpu.search import MAX_EVALUATIONS
 
 
 @inner
-def best_moves(values: Array, place: Array, rows: int, gradient: Array, grid: Grid, choices: Array) -> None:
+def best_moves(values: Array, mass: Array, gradient: Array, grid: Grid, choices: Array) -> None:
     """The smallest gradient of each shell, ``(tile, shell, lane)``, and the first of the moves that lead to it.
 
-    Choices are numbers as wide as what they are chosen by: vector instructions do not mix widths well.
+    A line of the image at a time, black pixels and all, since that needs no look where each one lies; those with mass
+    are then packed. Choices are numbers as wide as what they are chosen by: vector instructions do not mix widths well.
     """
-    shells = len(grid.shell_prices)
-    for first in range(0, rows, LANES):
-        target = place[first:]
+    shells, width, line = len(grid.shell_prices), grid.width, grid.width + 2 * grid.reach
+    value, choice = np.empty(width, gradient.dtype), np.empty(width, gradient.dtype)
+    rows, begin = 0, 0
+    for channel in range(len(mass) // (grid.height * width)):
+        for row in range(grid.height):
+            corner = gradient[(channel * (grid.height + 2 * grid.reach) + row) * line :]
+            held = mass[begin:][:width]
+            begin += width
+            for shell in range(shells):
+                there = corner[grid.shifts[grid.shells[shell]] :]
+                for column in range(width):
+                    value[column] = there[column]
+                    choice[column] = grid.moves[grid.shells[shell]]
+                for move in range(grid.shells[shell] + 1, grid.shells[shell + 1]):
+                    there, name = corner[grid.shifts[move] :], gradient.dtype.type(grid.moves[move])
+                    for column in range(width):
+                        better = there[column] < value[column]
+                        choice[column] = name if better else choice[column]
+                        value[column] = there[column] if better else value[column]
+                packed = rows
+                for column in range(width):
+                    at = (packed // LANES * shells + shell) * LANES + packed % LANES
+                    values[at], choices[at] = value[column], choice[column]
+                    packed += held[column] > 0
+            rows = packed
+    for row in range(rows, -(-rows // LANES) * LANES):
         for shell in range(shells):
-            at = (first // LANES * shells + shell) * LANES
-            value, choice = values[at:], choices[at:]
-            there = gradient[grid.shifts[grid.shells[shell]] :]
-            for lane in range(LANES):
-                value[lane] = there[target[lane]]
-                choice[lane] = grid.moves[grid.shells[shell]]
-            for move in range(grid.shells[shell] + 1, grid.shells[shell + 1]):
-                there, name = gradient[grid.shifts[move] :], gradient.dtype.type(grid.moves[move])
-                for lane in range(LANES):
-                    better = there[target[lane]] < value[lane]
-                    choice[lane] = name if better else choice[lane]
-                    value[lane] = there[target[lane]] if better else value[lane]
+            at = (row // LANES * shells + shell) * LANES + row % LANES
+            values[at], choices[at] = values[shell * LANES], choices[shell * LANES]
 
 
 @inner
@@ -118,7 +132,7 @@ def minimize(
     for b in range(first, last):
         rows = list_rows(mass[b], grid, pixel, place)
         paint(canvas, gradient[b], grid, 1.0, np.inf)
-        best_moves(values, place, rows, canvas, grid, moves)
+        best_moves(values, mass[b], canvas, grid, moves)
         home_value, noise = 0.0, 0.0
         for row in range(-(-rows // LANES) * LANES):
             held[row] = mass[b, pixel[row]] if row < rows else 0.0

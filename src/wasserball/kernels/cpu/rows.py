@@ -97,7 +97,55 @@ def split_prices(lam: float, grid: Grid, high: Array, low: Array) -> None:
 def evaluate(
     tiles: Array, rows: int, lam: float, last_lam: float, grid: Grid, high: Array, low: Array, sums: Array, exact: Array
 ) -> tuple[float, float]:
-    """Project the rows of ``target − λC`` onto their simplices. Returns what they spend, and its slope in λ.
+    """Project the rows of ``target − λC`` onto their simplices. Returns what they spend, and its slope in λ."""
+    total = np.zeros(2 * LANES)
+    project_tiles(tiles, rows, lam, last_lam, grid, high, low, sums, exact, total)
+    return fold(total[:LANES]), -fold(total[LANES:])
+
+
+@inner
+def fill_and_evaluate(
+    tiles: Array,
+    kept: bool,
+    pixel: Array,
+    place: Array,
+    rows: int,
+    plan: Array,
+    mass: Array,
+    change: Array,
+    lam: float,
+    grid: Grid,
+    high: Array,
+    low: Array,
+    sums: Array,
+    exact: Array,
+) -> tuple[float, float, float]:
+    """:func:`fill_tiles` and :func:`evaluate` a tile at a time, while it is in the nearest cache: returns λ's bound,
+    what is spent, and its slope. Tiles that are not ``kept`` all lie in the same place."""
+    size = tile_size(grid)
+    total, upper = np.zeros(2 * LANES), 0.0
+    for first in range(0, rows, LANES):
+        tile, count = tiles[first // LANES * size if kept else 0 :][:size], min(LANES, rows - first)
+        bound = fill_tiles(tile, pixel[first:], place[first:], count, plan, mass, change, grid)
+        project_tiles(tile, count, lam, np.nan, grid, high, low, sums, exact, total)
+        upper = max(upper, bound)
+    return upper, fold(total[:LANES]), -fold(total[LANES:])
+
+
+@inner
+def project_tiles(
+    tiles: Array,
+    rows: int,
+    lam: float,
+    last_lam: float,
+    grid: Grid,
+    high: Array,
+    low: Array,
+    sums: Array,
+    exact: Array,
+    total: Array,
+) -> None:
+    """Project the rows of ``target − λC`` onto their simplices; add what they spend, and its slope in λ, to ``total``.
 
     Thresholds are found as in :func:`wasserball.kernels.reference.project_rows`. They start from that of the active
     set at ``last_lam`` (NaN if there is none): for any set it is a lower bound of the true one.
@@ -107,7 +155,6 @@ def evaluate(
     slack, share = tiles.dtype.type(4 * np.finfo(tiles.dtype).eps), tiles.dtype.type(0.5 / len(grid.moves))
     split_prices(lam, grid, high, low)
     cold, leap = last_lam != last_lam, tiles.dtype.type(lam - last_lam)
-    total = np.zeros(2 * LANES)
     for first in range(0, rows, LANES):
         tile = tiles[first // LANES * size :][:size]
         top = sums[:LANES]
@@ -172,7 +219,6 @@ def evaluate(
             total[lane] += exact[COST + lane] - np.float64(tile[REST + lane]) * prices
             total[LANES + lane] += max(sums[SQUARES + lane] - prices * prices / count, zero)
             tile[SIZE + lane], tile[DRIFT + lane] = count, prices / count
-    return fold(total[:LANES]), -fold(total[LANES:])
 
 
 @inner
@@ -215,3 +261,21 @@ def pour(
             for lane in range(min(LANES, rows - first)):
                 if sums[lane] > 0:
                     held[source[lane]] += weight * sums[lane]
+
+
+@inner
+def put(tile: Array, pixel: Array, rows: int, grid: Grid, high: Array, low: Array, sums: Array, plan: Array) -> None:
+    """Write the rows of one tile, where they were last evaluated, into a plan."""
+    for move in range(len(grid.moves)):
+        entries(tile, move, grid, high, low, sums)
+        held = plan[grid.moves[move]]
+        for lane in range(rows):
+            held[pixel[lane]] = sums[lane]
+
+
+@inner
+def empty_rows(plan: Array, mass: Array) -> None:
+    """Nothing leaves a pixel without mass."""
+    for move in range(plan.shape[0]):
+        for pixel in range(plan.shape[1]):
+            plan[move, pixel] = plan[move, pixel] if mass[pixel] > 0 else 0

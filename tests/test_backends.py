@@ -1,5 +1,6 @@
 """One contract for every fast backend: the answers of the reference in float64, and the promises of an operator."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -372,6 +373,54 @@ def test_in_place_and_from_any_layout(dtype: torch.dtype, backend: Backend) -> N
         assert torch.equal(plan_of(again), plan_of(fresh))
         assert torch.equal(again.image, fresh.image)
         assert plan_of(again).is_contiguous()
+
+
+def test_numbers_of_samples_may_lie_anywhere(backend: Backend) -> None:
+    problem, _ = pair(Case("strides"), torch.float32, backend)
+    step = problem.plan, problem.gradient, problem.step, problem.mass
+    spread = torch.stack([problem.budget, -problem.budget], dim=1)[:, 0]
+    assert not spread.is_contiguous()
+    one = project_step(*step, problem.budget, problem.cost, backend=backend)
+    for validate in (True, False):
+        other = project_step(*step, spread, problem.cost, backend=backend, validate=validate)
+        assert torch.equal(plan_of(one), plan_of(other))
+    whole = torch.tensor(1.0, dtype=torch.float64, device=spread.device)
+    assert project_step(*step, whole, problem.cost, backend=backend, validate=False).converged.all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_threads_of_the_cpu_kernels_after_a_fork() -> None:
+    available("numba")
+    problem, _ = pair(Case("fork", shape=(8, 1, 6, 6)), torch.float32, "numba")
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        before = list(everything(problem, "numba"))
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            same = all(map(torch.equal, before, everything(problem, "numba")))
+            os._exit(0 if same else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_what_fails_in_a_thread_fails_in_the_call() -> None:
+    available("numba")
+    cpu = import_module("wasserball.kernels.cpu")
+    threads = torch.get_num_threads()
+
+    def work(first: int, last: int) -> None:
+        if first <= 5 < last:
+            raise RuntimeError("sample 5")
+
+    try:
+        torch.set_num_threads(2)
+        with pytest.raises(RuntimeError, match="sample 5"):
+            cpu._share_out(work, 16)
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ---------------------------------------------------------------------------------------------- the choice of backend

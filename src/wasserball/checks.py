@@ -131,7 +131,7 @@ def check_per_sample(name: str, value: float | Tensor, like: Tensor, ranges: Ran
         numbers = value.detach().to(device=like.device, dtype=torch.float64)
         if numbers.ndim and tuple(numbers.shape) != (batch,):
             raise ValueError(f"{name} must be a number or have shape ({batch},), got {tuple(numbers.shape)}")
-        numbers = numbers.expand(batch)
+        numbers = numbers.expand(batch).contiguous()
         if ranges is None or ranges.wanted:
             numbers = numbers.clone()  # whatever becomes of the caller's
     elif isinstance(value, Real) and not isinstance(value, bool):

@@ -449,6 +449,14 @@ def test_cuda_is_not_for_the_cpu() -> None:
         choose("cuda", LocalCost(3), torch.ones(1, 1, 2, 2))
 
 
+def test_windows_too_wide_for_a_thread_are_left_to_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wasserball.kernels._missing", lambda backend: None)
+    image = Mock(device=torch.device("cuda"), dtype=torch.float32)
+    for backend in (None, "cuda"):
+        assert choose(backend, LocalCost(11), image) is cuda
+        assert choose(backend, LocalCost(13), image) is None
+
+
 def test_a_backend_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("wasserball.kernels._missing", lambda backend: "pip install numba")
     mass = torch.ones(1, 1, 2, 2)

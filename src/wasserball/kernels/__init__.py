@@ -15,13 +15,16 @@ from wasserball.kernels.interface import Kernels
 from wasserball.threat import Cost, LocalCost
 
 Backend = Literal["torch", "numba", "cuda"]
+WIDEST_ON_CUDA = 11
+"""A thread holds all moves of a pixel in its registers; those of a larger window do not fit, and compile for long."""
 
 
 def choose(backend: Backend | None, cost: Cost, *tensors: Tensor) -> Kernels | None:
     """The fast kernels for these tensors; None where the reference has to do it.
 
     ``backend=None`` takes the fastest that there is for the device. A backend that is asked for and cannot be had is an
-    error; but whichever is asked for, dense costs and tensors of mixed types are left to the reference.
+    error; but whichever is asked for, dense costs, tensors of mixed types and, on a GPU, windows beyond 11 are left to
+    the reference.
     """
     if backend is not None and backend not in get_args(Backend):
         raise ValueError(f"backend must be None or one of {', '.join(get_args(Backend))}, got {backend!r}")
@@ -37,6 +40,8 @@ def choose(backend: Backend | None, cost: Cost, *tensors: Tensor) -> Kernels | N
     if (problem := _missing(backend)) is not None:
         raise ValueError(f'backend must be available, got "{backend}": {problem}')
     if not isinstance(cost, LocalCost) or len({tensor.dtype for tensor in tensors}) > 1:
+        return None
+    if backend == "cuda" and cost.window > WIDEST_ON_CUDA:
         return None
     return cast(Kernels, import_module("wasserball.kernels.cpu" if backend == "numba" else "wasserball.kernels.cuda"))
 

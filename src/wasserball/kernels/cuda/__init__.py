@@ -131,6 +131,8 @@ def _solve(source: str, kernel: str, cost: LocalCost, mass: Tensor, arguments: l
     module = _module(source, cost, mass.dtype, mass.device)
     batch, channels, height, width = mass.shape
     rows = channels * height * width
+    if rows * len(cost.offsets) >= 2**31:  # which the kernels count in 32 bits
+        raise ValueError(f"mass must have plans of fewer than 2**31 entries a sample, got shape {tuple(mass.shape)}")
     # Rows that a warp sums up: fewer make for more warps, more for fuller ones. It must depend on the shape alone.
     chunk = 128 if rows < 2**14 else 256
     chunks = -(-rows // chunk)

@@ -16,6 +16,8 @@ from wasserball.operators.solution import chunks
 from wasserball.threat import Cost, WassersteinBall
 from wasserball.verify import verify
 
+PIECES = 32
+"""Of a batch, at least, in which proposals are judged."""
 Report = Callable[[float, int], None]
 """Told the share of the work that is done and how many samples hold so far."""
 
@@ -117,10 +119,12 @@ class Trial:
         return self._loss(self.logits(images, samples), samples)
 
     def pieces(self, places: Tensor) -> Iterator[Tensor]:
-        """``places``, so many at a time that there is room for a few plans of theirs in float64."""
+        """``places``, so many at a time that there is room for a few plans of theirs in float64: beside those of the
+        batch they shall not count for much."""
         entries = self.cost.plan_shape(self.images[:1])
+        few = max(8, len(self.images) // PIECES)
         for some in chunks(len(places), 2 * math.prod(entries), places.device):
-            yield places[some]
+            yield from torch.split(places[some], few)
 
     def offer(self, samples: Tensor, plan: Tensor, places: Tensor | None = None, *, settle: bool = False) -> Tensor:
         """Propose plans, those at some ``places``, and see which of them fool the model; with ``settle`` the best of

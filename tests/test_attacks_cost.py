@@ -4,19 +4,18 @@ Neither needs a GPU: what would wait for one is counted by name, and tensors are
 """
 
 import dataclasses
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import wasserball as wb
 from wasserball.attacks import frank_wolfe, minimal_radius, pgd, state, trial
 from wasserball.attacks.state import compact_
+from wasserball.benchmarks.meter import PeakMemory
 from wasserball.kernels.interface import Mixture
 from wasserball.operators import Solution, project, rounding, solution
 from wasserball.threat import Cost
@@ -37,42 +36,22 @@ WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero
 """What has to know values that a GPU has still to compute. (``tolist`` cannot be seen on a CPU.)"""
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what would wait for a GPU, and the most bytes of tensors that were alive at once, but for those that were
-    there before; neither when paused."""
+class Watch(PeakMemory):  # type: ignore[no-untyped-call]
+    """Counts what would wait for a GPU, and the most bytes of tensors that were alive at once; neither when paused."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.waits = self.alive = self.peak = 0
-        self.running = True
-        self.known: set[int] = set()
-
-    def leave_out(self, *given: Tensor) -> None:
-        self.known |= {tensor.untyped_storage()._cdata for tensor in given}
+        super().__init__()
+        self.waits, self.running = 0, True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if self.running:
-            name = func.overloadpacket.__name__
-            masks = name.startswith("index") and any(
-                isinstance(leaf, Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in tree_leaves(args[1])
-            )
-            self.waits += name in WAITS or masks
-            self.count(result)
-        return result
-
-    def count(self, result: Any) -> None:
-        for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor) and leaf.untyped_storage()._cdata not in self.known:
-                storage = leaf.untyped_storage()
-                self.known.add(storage._cdata)
-                self.alive += storage.nbytes()
-                self.peak = max(self.peak, self.alive)
-                weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
-
-    def _release(self, key: int, size: int) -> None:
-        self.known.discard(key)
-        self.alive -= size
+        if not self.running:
+            return func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        masks = name.startswith("index") and any(
+            isinstance(leaf, Tensor) and leaf.dtype in (torch.bool, torch.uint8) for leaf in tree_leaves(args[1])
+        )
+        self.waits += name in WAITS or masks
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 class Sure(nn.Module):
@@ -214,7 +193,6 @@ def test_memory(attack: wb.Attack, limit: float, model: Sure, watch: Watch, monk
     clean = images()
     with torch.no_grad():
         labels = model(clean).argmax(1)
-    watch.leave_out(clean, labels, *model.parameters())
     with watch:
         result = dataclasses.replace(attack, backend="torch")(model, clean, labels)
     assert result.success.any() == isinstance(model, Unsure)

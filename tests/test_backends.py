@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -404,6 +405,21 @@ def test_threads_of_the_cpu_kernels_after_a_fork() -> None:
         assert os.waitpid(child, 0)[1] == 0
     finally:
         torch.set_num_threads(threads)
+
+
+def test_code_of_sources_that_changed_is_not_used_again(tmp_path: Path) -> None:
+    available("numba")
+    drop = import_module("wasserball.kernels.cpu.layout").drop_stale_code
+    (tmp_path / "__pycache__").mkdir()
+    source, code = tmp_path / "rows.py", tmp_path / "__pycache__" / "ball.project-1.nbc"
+    source.write_text("one")
+    drop(tmp_path)
+    code.write_text("code of one")
+    drop(tmp_path)
+    assert code.exists()
+    source.write_text("two")
+    drop(tmp_path)
+    assert not code.exists()
 
 
 def test_what_fails_in_a_thread_fails_in_the_call() -> None:

@@ -104,6 +104,11 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # What goes in was there before, unless it is known already.
         older = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
+        self.count(result, older)
+        return result
+
+    def count(self, result: Any, older: Collection[int] = ()) -> None:
+        """Add the tensors of a result, but for those that were there before."""
         for leaf in tree_leaves(result):
             if not isinstance(leaf, Tensor):
                 continue
@@ -113,7 +118,6 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.alive += storage.nbytes()
                 self.peak = max(self.peak, self.alive)
                 weakref.finalize(storage, self._release, storage._cdata, storage.nbytes())
-        return result
 
     def _release(self, key: int, size: int) -> None:
         self.known.discard(key)

@@ -16,7 +16,7 @@ from torch import Tensor
 from wasserball.checks import check_bounds, check_count, check_like, check_per_sample, check_tolerance
 from wasserball.kernels.reference import Rows, project_rows
 from wasserball.operators.projection import upper_bound
-from wasserball.operators.rounding import per_sample, within_box
+from wasserball.operators.rounding import as_pixel, per_sample, within_box
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
@@ -53,7 +53,7 @@ def project_box(
     ``½‖Π − Π*‖² ≤ gap``.
     """
     WassersteinBall(mass, 0.0, cost, bounds)
-    high = mass.new_tensor(check_bounds(bounds)).item()  # as a pixel can hold it
+    high = as_pixel(check_bounds(bounds), mass.dtype)
     check_like("target", target, cost.plan_shape(mass), mass)
     check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)

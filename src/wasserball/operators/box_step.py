@@ -7,7 +7,7 @@ from wasserball.checks import Ranges, check_bounds, check_count, check_like, che
 from wasserball.kernels import Backend, choose
 from wasserball.kernels.reference import project_rows
 from wasserball.operators.projection import check_step
-from wasserball.operators.rounding import per_sample
+from wasserball.operators.rounding import as_pixel, per_sample
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, LocalCost, check_mass
@@ -82,11 +82,6 @@ def box_step(
         plan.device,
         out,
     )
-
-
-def as_pixel(value: float, dtype: torch.dtype) -> float:
-    """A number as a pixel can hold it."""
-    return torch.tensor(value, dtype=dtype).item()
 
 
 def _step_chunk(

@@ -14,6 +14,11 @@ PARTS = 5
 """In how many parts the destinations are added up."""
 
 
+def as_pixel(value: float, dtype: torch.dtype) -> float:
+    """A number as a pixel can hold it."""
+    return torch.tensor(value, dtype=dtype).item()
+
+
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """``(B,)`` reshaped to broadcast against ``like``, whose first dimension is the batch."""
     return values.view(-1, *(1,) * (like.ndim - 1))

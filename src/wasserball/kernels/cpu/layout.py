@@ -7,6 +7,9 @@ destination needs a check of its bounds.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
@@ -35,11 +38,29 @@ class Grid(NamedTuple):
     shell_prices: Array
 
 
+def drop_stale_code(folder: Path) -> None:
+    """Remove the machine code of sources that have changed.
+
+    numba notices when the file of a function changes, but not that of one it calls. Where nothing may be written the
+    sources were installed all at once, and numba's own look at each is enough.
+    """
+    digest = sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))).hexdigest()
+    stamp = folder / "__pycache__" / "sources.sha256"
+    with suppress(OSError):
+        if not stamp.exists() or stamp.read_text() != digest:
+            for code in (*stamp.parent.glob("*.nbi"), *stamp.parent.glob("*.nbc")):
+                code.unlink(missing_ok=True)
+            stamp.parent.mkdir(exist_ok=True)
+            stamp.write_text(digest)
+
+
+drop_stale_code(Path(__file__).parent)
+
+
 def compiled(function: Function) -> Function:
     """Machine code that holds no interpreter lock and, without fast-math, gives the same bits from run to run.
 
-    It is kept on disk. numba notices there when the file of a function changes, but not that of one it calls: after
-    work on these files, remove ``__pycache__``.
+    It is kept on disk.
     """
     return _compile(function)
 

@@ -157,6 +157,12 @@ struct Pixel {
     __device__ __forceinline__ bool receives(int k) const { return reaches(K - 1 - k); }
 };
 
+// An image at the destination of each move, infinite outside. All loads before any comparison: they overlap.
+__device__ __forceinline__ void look_around(real (&there)[K], const real* image, const Pixel& pixel, int row) {
+#pragma unroll
+    for (int k = 0; k < K; k++) there[k] = pixel.reaches(k) ? image[row + pixel.shift(k)] : (real)infinity();
+}
+
 // λ times the price of each shell. In float32 one ulp of λ can move 2e-6 of the budget, so that it comes in two parts.
 struct Toll {
     real high[SHELLS], low[SHELLS];

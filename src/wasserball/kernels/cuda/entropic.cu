@@ -12,10 +12,7 @@ struct Soft {
 
     __device__ __forceinline__ Soft(const real* gradient, const Pixel& pixel, int row, double sharp) {
         real there[K];
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            there[k] = pixel.reaches(k) ? gradient[row + pixel.shift(k)] : (real)infinity();
-        }
+        look_around(there, gradient, pixel, row);
 #pragma unroll
         for (int s = 0; s < SHELLS; s++) {
             best[s] = (real)infinity();

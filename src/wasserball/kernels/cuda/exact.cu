@@ -9,10 +9,7 @@ struct Choice {
     // Of moves at one price only the best can win.
     __device__ __forceinline__ Choice(const real* gradient, const Pixel& pixel, int row) {
         real there[K];
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            there[k] = pixel.reaches(k) ? gradient[row + pixel.shift(k)] : (real)infinity();
-        }
+        look_around(there, gradient, pixel, row);
 #pragma unroll
         for (int s = 0; s < SHELLS; s++) {
             value[s] = (real)infinity();

@@ -278,19 +278,21 @@ def test_linear_minimizer(case: Case, dtype: torch.dtype, backend: Backend, gamm
 
 @pytest.mark.parametrize("gamma", [0.0, 1e-2])
 def test_blend(dtype: torch.dtype, backend: Backend, gamma: float) -> None:
-    """All of the way, none of it, and a part of it."""
-    mine, _ = pair(Case("blend", shape=(3, 2, 8, 9), look="half"), dtype, backend)
+    """All of the way, none of it, a part of it, and the answer on top."""
+    mine, _ = pair(Case("blend", shape=(4, 2, 8, 9), look="half"), dtype, backend)
     answer = mixture(mine.gradient, mine.mass, mine.budget, mine.cost, gamma=gamma, backend=backend)
     goal = torch.full_like(mine.plan, torch.nan)
-    answer.blend(goal, torch.ones_like(mine.budget))
+    answer.blend(goal, torch.zeros_like(mine.budget), torch.ones_like(mine.budget))
     assert torch.isfinite(goal).all()  # what was there before is gone
     close(mine.cost.scatter(goal), answer.image.cpu(), noise(dtype))
-    share = torch.tensor([0.0, 0.25, 1.0], dtype=torch.float64, device=mine.budget.device)
+    keep = torch.tensor([1.0, 0.75, 0.0, 1.0], dtype=torch.float64, device=mine.budget.device)
+    share = torch.tensor([0.0, 0.25, 1.0, 3.0], dtype=torch.float64, device=mine.budget.device)
     moved = mine.plan.clone()
-    answer.blend(moved, share)
+    answer.blend(moved, keep, share)
     assert torch.equal(moved[0], mine.plan[0])
     assert torch.equal(moved[2], goal[2])
     close(moved[1], torch.lerp(mine.plan[1].double(), goal[1].double(), 0.25).cpu(), noise(dtype))
+    close(moved[3], (mine.plan[3].double() + 3 * goal[3].double()).cpu(), 4 * noise(dtype))
 
 
 @pytest.mark.parametrize("accuracy", [1e-1, 1e-3])

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -76,6 +77,8 @@ class Classifier:
         parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
         self.dtype = next((p.dtype for p in parameters if p.is_floating_point()), images.dtype)
         self._suspicious = True
+        if images.is_cuda:
+            _wake(images.device)
 
     @torch.no_grad()
     def logits(self, images: Tensor) -> Tensor:
@@ -179,6 +182,15 @@ def _warn_of_probabilities(outputs: Tensor) -> None:
             "can miss adversarial images that exist",
             stacklevel=2,
         )
+
+
+@cache
+def _wake(device: torch.device) -> None:
+    """Torch's thread for backward passes on a GPU complains of a missing CUDA context if the first thing it is told
+    to do is a matrix product, as it is in an attack: let it be something else."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.zeros(1, device=device, requires_grad=True)
+        torch.autograd.grad(leaf.exp(), leaf, torch.ones_like(leaf))
 
 
 def largest_entry(tensor: Tensor) -> Tensor:

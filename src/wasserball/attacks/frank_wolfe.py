@@ -27,6 +27,8 @@ ORACLE_ACCURACY = 1e-6
 """Of what the exact oracle's answer gains: it is a direction to go a share of the way, not yet an answer."""
 REPAIR_ROUNDS = 20
 """Of the duals of ball and box, for where the attack ends; on training images they do what the full projection does."""
+SMALLEST_SCALE = 2.0**-20
+"""Of a plan before it is written out: far from where its numbers would be too large, and seldom reached."""
 HALVINGS = 6
 """A line search looks at the shares 1, ½, ¼, … of the way."""
 
@@ -87,6 +89,7 @@ class FrankWolfe(Ascent):
             places = lookout.places(slope, fooled)
             if len(places):
                 assert flow.plan is not None
+                flow.fold(places, trial)
                 held = trial.strike(flow.samples, flow.plan, places)
                 # What does not fool the model as it would be returned goes on from there.
                 slope, fooled = slope.keep(held), fooled.index_fill(0, places, False)[held]
@@ -188,6 +191,7 @@ class FrankWolfe(Ascent):
 
     def _settle(self, flow: "Flow", slope: Slope, places: Tensor, trial: Trial) -> None:
         """Offer where the flow ended at some places, with the box repaired where that is wanted."""
+        flow.fold(places, trial)
         for at in trial.pieces(places):
             self._settle_some(flow, slope.keep(at), at, trial)
 
@@ -232,6 +236,9 @@ class Flow:
     budget: Tensor
     image: Tensor
     plan: Tensor | None
+    scale: Tensor
+    """What the plan is to be multiplied with. To go a share of the way is to shrink all of a plan and to add an answer,
+    which has an entry or two in each row: so all of it is written only when somebody wants to see it."""
     spent: Tensor
     velocity: Tensor
     price: Tensor | None
@@ -253,6 +260,7 @@ class Flow:
             budget,
             mass.clone(),
             trial.cost.identity(mass) if with_plan else None,
+            torch.ones_like(budget),
             zeros.clone(),
             torch.zeros_like(mass),
             torch.zeros_like(mass) if priced else None,
@@ -278,4 +286,14 @@ class Flow:
         self.image.lerp_(best.image, per_sample(share, self.image).to(self.image.dtype))
         self.spent.lerp_(best.spent, share)
         if self.plan is not None:
-            best.blend(self.plan, share)
+            left = torch.addcmul(self.scale, self.scale, share, value=-1)
+            little = left < SMALLEST_SCALE
+            self.scale = left.masked_fill(little, 1)
+            best.blend(self.plan, torch.where(little, left, 1.0), share / self.scale)
+
+    def fold(self, places: Tensor, trial: Trial) -> None:
+        """Write out the plans at some places."""
+        if self.plan is not None:
+            for at in trial.pieces(places):
+                self.plan[at] *= per_sample(self.scale[at], self.plan).to(self.plan.dtype)
+            self.scale[places] = 1

@@ -44,8 +44,9 @@ class Mixture(NamedTuple):
     iterations: Tensor
     converged: Tensor
     gap: Tensor
-    blend: Callable[[Tensor, Tensor], None]
-    """``blend(plan, share)`` moves ``plan`` in place by ``share``, ``(B,)``, of the way to the plan of the answer."""
+    blend: Callable[[Tensor, Tensor, Tensor], None]
+    """``blend(plan, keep, share)``: ``plan ← keep · plan + share · answer`` in place, both ``(B,)`` in float64. A plan
+    that is kept whole is touched only where the answer is; of one that is not kept at all nothing is left."""
 
 
 class Kernels(Protocol):

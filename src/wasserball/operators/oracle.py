@@ -63,7 +63,8 @@ def linear_minimizer(
     if not return_plan:
         return Solution(plan=None, **state)
     plan = gradient.new_zeros(cost.plan_shape(mass))
-    found.blend(plan, torch.ones_like(allowance))
+    once = torch.ones_like(allowance)
+    found.blend(plan, once, once)
     for some in chunks(len(mass), plan[0].numel(), plan.device):
         plan[some], state["spent"][some] = within_budget(plan[some], mass[some], allowance[some], cost, plan.dtype)
         state["image"][some] = cost.scatter(plan[some].double()).to(plan.dtype)
@@ -98,12 +99,13 @@ def mixture(
         answer = _exact(*problem) if gamma == 0 else _entropic(*problem, gamma, tol)
         parts.append((some, answer, cost.scatter_slices(count, answer.entries).to(gradient.dtype)))
 
-    def blend(plan: Tensor, share: Tensor) -> None:
+    def blend(plan: Tensor, keep: Tensor, share: Tensor) -> None:
         for some, answer, _ in parts:
             for k in range(count):
                 entries = plan[some].select(cost.axis, k)
-                goal = answer.entries(k).to(plan.dtype).expand_as(entries)
-                entries.lerp_(goal, per_sample(share[some], entries).to(plan.dtype))
+                kept, added = (per_sample(part[some], entries).to(plan.dtype) for part in (keep, share))
+                # Not kept: nothing is left of what was there, not even where that is not finite.
+                entries.mul_(kept).masked_fill_(kept == 0, 0.0).addcmul_(answer.entries(k).to(plan.dtype), added)
 
     lam, spent, iterations, converged, gap = (
         torch.cat(column) for column in zip(*(answer[1:] for _, answer, _ in parts), strict=True)

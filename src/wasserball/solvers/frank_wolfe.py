@@ -39,7 +39,7 @@ def frank_wolfe(objective: Objective, ball: WassersteinBall, steps: int, tol: fl
         blend(image, best.image, share)
         spent = torch.lerp(spent, best.spent, share)
         if plan is not None:
-            best.blend(plan, share)
+            best.blend(plan, 1 - share, share)
         iterations += running
     return settle(objective, ball, image, plan, spent, iterations, goal)
 

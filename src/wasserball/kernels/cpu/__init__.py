@@ -150,10 +150,10 @@ def exact_oracle(gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost
     written = *(_lines(tensor, batch) for tensor in found), low, high, part
     _share_out(lambda first, last: exact.minimize(first, last, *given, *written), batch)
 
-    def blend(plan: Tensor, share: Tensor) -> None:
+    def blend(plan: Tensor, keep: Tensor, share: Tensor) -> None:
         goal = rows, low, high, part
-        lines, shares = _lines(plan, batch, plan.shape[1]), share.numpy()
-        _share_out(lambda first, last: exact.blend(first, last, lines, shares, *goal), batch)
+        lines, kept, added = _lines(plan, batch, plan.shape[1]), keep.numpy(), share.numpy()
+        _share_out(lambda first, last: exact.blend(first, last, lines, kept, added, *goal), batch)
 
     return Mixture(*found, blend)
 
@@ -169,10 +169,10 @@ def entropic_oracle(
     written = *(_lines(tensor, batch) for tensor in found), low_lam, part
     _share_out(lambda first, last: entropic.minimize(first, last, *given, tol, grid, *written), batch)
 
-    def blend(plan: Tensor, share: Tensor) -> None:
+    def blend(plan: Tensor, keep: Tensor, share: Tensor) -> None:
         goal = *given, grid, found[1].numpy(), low_lam, part
-        lines, shares = _lines(plan, batch, plan.shape[1]), share.numpy()
-        _share_out(lambda first, last: entropic.blend(first, last, lines, shares, *goal), batch)
+        lines, kept, added = _lines(plan, batch, plan.shape[1]), keep.numpy(), share.numpy()
+        _share_out(lambda first, last: entropic.blend(first, last, lines, kept, added, *goal), batch)
 
     return Mixture(*found, blend)
 

@@ -245,6 +245,7 @@ def blend(
     first: int,
     last: int,
     plan: Array,
+    keep: Array,
     share: Array,
     gradient: Array,
     mass: Array,
@@ -255,14 +256,14 @@ def blend(
     low_lam: Array,
     part: Array,
 ) -> None:
-    """Move plans by ``share`` of the way to the entropic answer."""
+    """``plan ← keep · plan + share · (the entropic answer)``."""
     pixels = mass.shape[1]
     most = -(-pixels // LANES) * LANES + 1
     pixel, place = np.empty(most, np.uint32), np.empty(most, np.uint32)
     canvas, scratch = np.empty(canvas_size(grid, pixels)), np.empty(3 * LANES)
     lines = np.empty((3 * LANES + 1) * len(grid.moves))
     for b in range(first, last):
-        shrink(plan[b], 1 - share[b])
+        shrink(plan[b], keep[b])
         if share[b] == 0:
             continue
         if budget[b] == 0:

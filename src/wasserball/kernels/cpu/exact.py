@@ -181,7 +181,7 @@ def shrink(plan: Array, keep: float) -> None:
     """``keep · plan``, exactly empty for ``keep = 0`` and exactly itself for ``keep = 1``."""
     if keep == 0:
         clear(plan)
-    elif keep < 1:
+    elif keep != 1:
         for move in range(plan.shape[0]):
             for pixel in range(plan.shape[1]):
                 plan[move, pixel] = keep * plan[move, pixel]
@@ -189,11 +189,19 @@ def shrink(plan: Array, keep: float) -> None:
 
 @compiled
 def blend(
-    first: int, last: int, plan: Array, share: Array, mass: Array, low_end: Array, high_end: Array, part: Array
+    first: int,
+    last: int,
+    plan: Array,
+    keep: Array,
+    share: Array,
+    mass: Array,
+    low_end: Array,
+    high_end: Array,
+    part: Array,
 ) -> None:
-    """Move plans by ``share`` of the way to the mixture of two vertices."""
+    """``plan ← keep · plan + share · (the mixture of two vertices)``."""
     for b in range(first, last):
-        shrink(plan[b], 1 - share[b])
+        shrink(plan[b], keep[b])
         for pixel in range(mass.shape[1]):
             if mass[b, pixel] > 0 and share[b] > 0:
                 moved = share[b] * mass[b, pixel]

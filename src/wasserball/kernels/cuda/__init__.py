@@ -71,8 +71,8 @@ def exact_oracle(gradient: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost
     inputs: list[Argument] = [gradient, mass, budget, float(accuracy), torch.empty_like(mass)]
     _solve("exact", "exact_oracle", cost, mass, [*inputs, moves, image, *state, share])
 
-    def blend(plan: Tensor, eta: Tensor) -> None:
-        _blend("exact", "blend_vertices", cost, plan, mass, [moves, share, mass, eta.double()])
+    def blend(plan: Tensor, keep: Tensor, weight: Tensor) -> None:
+        _blend("exact", "blend_vertices", cost, plan, mass, [moves, share, mass, keep, weight])
 
     return Mixture(image, *state, blend)
 
@@ -90,8 +90,8 @@ def entropic_oracle(
     rows: list[Argument] = [totals, low_totals, scales]
     _solve("entropic", "entropic_oracle", cost, mass, [*inputs, *rows, image, *state, low, share])
 
-    def blend(plan: Tensor, eta: Tensor) -> None:
-        mixed: list[Argument] = [gradient, mass, float(gamma), state[0], low, share, *rows, eta.double()]
+    def blend(plan: Tensor, keep: Tensor, weight: Tensor) -> None:
+        mixed: list[Argument] = [gradient, mass, float(gamma), state[0], low, share, *rows, keep, weight]
         _blend("entropic", "blend_rows", cost, plan, mass, mixed)
 
     return Mixture(image, *state, blend)

@@ -169,16 +169,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) entropic_oracle(
     }
 }
 
-// plan ← (1 − η) plan + η Π; a thread for each row.
+// plan ← keep · plan + weight · answer; a thread for each row.
 extern "C" __global__ void __launch_bounds__(THREADS) blend_rows(
     Shape shape, const real* gradients, const real* masses, double gamma, const double* lams, const double* lows,
-    const double* shares, const double* totals_, const double* low_totals, const real* scales, const double* etas,
-    real* plans) {
+    const double* shares, const double* totals_, const double* low_totals, const real* scales, const double* keeps,
+    const double* weights, real* plans) {
     const int rows = shape.rows(), blocks = (rows + THREADS - 1) / THREADS;
     const int sample = blockIdx.x / blocks, row = blockIdx.x % blocks * THREADS + threadIdx.x;
     if (row >= rows) return;
     const double lam = lams[sample], low = lows[sample], share = shares[sample], sharp = 1 / gamma;
-    const real eta = (real)etas[sample];
+    const real keep = (real)keeps[sample], weight = (real)weights[sample];
     const real* gradient = gradients + (size_t)sample * rows;
     real* plan = plans + (size_t)sample * K * rows;
     const Pixel pixel(shape, row);
@@ -192,6 +192,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) blend_rows(
             goal = scales[place] * unit_entry(gradient[row + pixel.shift(k)], k, sharp, lam, low, share, totals_[place],
                                               low_totals[place]);
         }
-        plan[k * rows + row] = eta == 1 ? goal : (1 - eta) * plan[k * rows + row] + eta * goal;
+        plan[k * rows + row] = (keep == 0 ? 0 : keep * plan[k * rows + row]) + weight * goal;
     }
 }

@@ -47,8 +47,8 @@ constexpr int PROBES = 5;
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exact_oracle(
     Shape shape, unsigned* arrivals, double* partials, const real* gradients, const real* masses, const double* budgets,
-    double accuracy, real* bounds, int* moves, real* images, double* lams, double* spents, long long* iterations, bool* convergeds,
-    double* gaps, double* shares) {
+    double accuracy, real* bounds, int* moves, real* images, double* lams, double* spents, long long* iterations,
+    bool* convergeds, double* gaps, double* shares) {
     Group group(shape, arrivals, partials);
     const int rows = shape.rows();
     for (int sample = group.first; sample < shape.batch; sample += group.stride) {
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exact_oracle(
 #pragma unroll
                 for (int s = 1; s < SHELLS; s++) {
                     if (choice.value[s] < (real)infinity()) {
-                        most = largest64(most, ((double)gradient[row] - (double)choice.value[s]) / PRICE[s]);
+                        most = largest64(most, ((double)gradient[row] - (double)choice.value[s]) * (1 / PRICE[s]));
                     }
                 }
                 bound[row] = (real)(most * (1 + 2 * EPSILON));
@@ -188,24 +188,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) exact_oracle(
     }
 }
 
-// plan ← (1 − η) plan + η (share · low vertex + (1 − share) · high vertex); a thread for each row.
+// plan ← keep · plan + weight · (share · low vertex + (1 − share) · high vertex); a thread for each row.
 extern "C" __global__ void __launch_bounds__(THREADS) blend_vertices(
-    Shape shape, const int* moves, const double* shares, const real* masses, const double* etas,
+    Shape shape, const int* moves, const double* shares, const real* masses, const double* keeps, const double* weights,
     real* plans) {
     const int rows = shape.rows(), blocks = (rows + THREADS - 1) / THREADS;
     const int sample = blockIdx.x / blocks, row = blockIdx.x % blocks * THREADS + threadIdx.x;
     if (row >= rows) return;
-    const double share = shares[sample];
-    const real eta = (real)etas[sample];
-    real* plan = plans + (size_t)sample * K * rows;
-    const size_t place = (size_t)sample * rows + row;
-    const int low = moves[place] & 0xffff, high = moves[place] >> 16;
-    const double m = masses[place];
-    const real to_low = (real)(m * share), to_high = (real)(m * (1 - share)), to_both = (real)m;
+    const double keep = keeps[sample], share = shares[sample];
+    real* plan = plans + (size_t)sample * K * rows + row;
+    if (keep != 1) {
 #pragma unroll
-    for (int k = 0; k < K; k++) {
-        const real goal = k == low ? (k == high ? to_both : to_low) : k == high ? to_high : (real)0;
-        // Each end exact: the whole way leaves nothing of what was there, not even where that is not finite.
-        plan[k * rows + row] = eta == 1 ? goal : (1 - eta) * plan[k * rows + row] + eta * goal;
+        for (int k = 0; k < K; k++) {
+            // Not kept: nothing is left of what was there, not even where that is not finite.
+            plan[k * rows] = keep == 0 ? (real)0 : (real)keep * plan[k * rows];
+        }
     }
+    const size_t place = (size_t)sample * rows + row;
+    const double moved = weights[sample] * masses[place];
+    if (moved == 0) return;
+    const int low = moves[place] & 0xffff, high = moves[place] >> 16;
+    plan[low * rows] += (real)(low == high ? moved : share * moved);
+    if (low != high) plan[high * rows] += (real)((1 - share) * moved);
 }

@@ -13,7 +13,11 @@ from torch import Tensor, nn
 import wasserball as wb
 from tests.victims import CLASSES, SIDE, Noisy, OneByOne, grey_images, linear, network, predictions
 from wasserball.attacks.attack import Ascent, random_directions
+from wasserball.attacks.classifier import Classifier
+from wasserball.attacks.frank_wolfe import Flow
 from wasserball.attacks.losses import LossName, margin
+from wasserball.attacks.trial import no_report
+from wasserball.operators.oracle import mixture
 
 COST = wb.LocalCost(3)
 EPS = 0.05
@@ -639,3 +643,27 @@ def test_the_radius_of_a_model_that_changes_its_mind() -> None:
     assert result.success.all()
     assert not result.distance.any()
     torch.testing.assert_close(result.adversarial, images)
+
+
+def test_a_plan_beside_its_scale_is_the_plan() -> None:
+    """Frank-Wolfe's plan and a number for each sample, after so many halvings that it had to be written out."""
+    images = grey_images(3)
+    labels = torch.zeros(3, dtype=torch.int64)
+    model = network()
+    trial = wb.FrankWolfe(eps=0.1)._trial(
+        Classifier(model, images, 1), images, labels, torch.full((3,), 0.1), no_report
+    )
+    flow = Flow.start(trial, torch.arange(3), with_plan=True, priced=False)
+    assert flow.plan is not None
+    known = flow.plan.double()
+    generator = torch.Generator().manual_seed(0)
+    for number in range(50):
+        share = torch.tensor([0.5, 1 / (number + 1), 0.0 if number % 3 else 0.9], dtype=torch.float64)
+        best = mixture(torch.randn(images.shape, generator=generator), flow.mass, flow.budget, trial.cost)
+        best.blend(known, 1 - share, share)
+        flow.move(best, share)
+    assert (flow.scale != 1).any()
+    flow.fold(torch.arange(3), trial)
+    assert (flow.scale == 1).all()
+    torch.testing.assert_close(flow.plan.double(), known, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(flow.image, trial.cost.scatter(known).float(), rtol=1e-5, atol=1e-6)

@@ -43,7 +43,9 @@ class Attack(ABC):
     """Over how many draws of a stochastic model to average logits and gradients."""
     batch_size: int | None = None
     """Images at a time; None: as many as make up 32 million plan entries."""
-    progress: bool = False
+    progress: bool | Report = False
+    """A bar on the terminal, or a callable that is told the share of the work that is done and how many samples of
+    the batch at hand hold."""
     backend: Backend | None = None
     """Who computes the steps: "torch", "numba" or "cuda"; None: the fastest that there is for the device."""
     return_plan: bool = False
@@ -118,7 +120,10 @@ class Attack(ABC):
             adversarial=trial.adversarial,
             success=trial.success,
             prediction=trial.prediction,
+            on_the_way=trial.on_the_way | trial.success,
             distance=trial.distance,
+            mass_error=trial.mass_error,
+            box_error=trial.box_error,
             valid=trial.valid,
             loss=trial.value,
             margin=trial.margin,
@@ -135,7 +140,10 @@ class Attack(ABC):
             adversarial=images,
             success=eps > 0,
             prediction=labels,
+            on_the_way=eps > 0,
             distance=eps,
+            mass_error=eps,
+            box_error=eps,
             valid=eps > 0,
             loss=eps,
             margin=eps,
@@ -246,10 +254,10 @@ def _seed(seed: int, device: torch.device) -> None:
 
 
 @contextmanager
-def progress_bar(name: str, samples: int, shown: bool) -> Iterator[Report]:
+def progress_bar(name: str, samples: int, shown: bool | Report) -> Iterator[Report]:
     """A bar on the terminal with the samples done, the time left and the accuracy so far, where it is wanted."""
-    if not shown:
-        yield no_report
+    if not shown or callable(shown):
+        yield shown or no_report
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -111,8 +111,9 @@ def _merge(best: AttackResult, tried: AttackResult, samples: Tensor, number: int
     """Put into ``best``, in place, what ``tried`` has to offer for ``samples``: success, or a larger margin."""
     better = tried.success | (tried.margin > best.margin[samples])
     index = samples[better]
-    for name in ("adversarial", "success", "prediction", "distance", "valid", "margin"):
+    for name in ("adversarial", "success", "prediction", "distance", "mass_error", "box_error", "valid", "margin"):
         getattr(best, name)[index] = getattr(tried, name)[better]
+    best.on_the_way[samples] |= tried.on_the_way
     assert best.part is not None
     best.part[index] = number
     for old, new in zip(best.queries, tried.queries, strict=True):

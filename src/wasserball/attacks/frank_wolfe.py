@@ -85,7 +85,7 @@ class FrankWolfe(Ascent):
         for number in range(self.steps):
             slope, fooled = trial.peek(flow.image, flow.samples, behind_clamp=not inside)
             if not inside:
-                fooled.fill_(False)  # nobody is looked for
+                trial.pass_by(flow.samples, fooled)
             places = lookout.places(slope, fooled)
             if len(places):
                 assert flow.plan is not None

@@ -72,7 +72,7 @@ class PGD(Ascent):
             slope, fooled = trial.peek(image, walk.samples, behind_clamp=not inside)
             del image  # there is no room for what is not needed again
             if not inside:
-                fooled.fill_(False)  # nobody is looked for
+                trial.pass_by(walk.samples, fooled)
             if best is not None:
                 best.remember(walk, slope, fooled)
             places = lookout.places(slope, fooled)

@@ -21,7 +21,7 @@ from wasserball.verify import verify
 
 COLUMNS = (
     *("images", "labels", "eps", "adversarial", "success"),
-    *("prediction", "distance", "valid", "loss", "margin"),
+    *("prediction", "on_the_way", "distance", "mass_error", "box_error", "valid", "loss", "margin"),
 )
 OPTIONAL = ("gap", "part")
 ROUNDING_TRIES = 3
@@ -66,8 +66,14 @@ class AttackResult:
     """Whether the model is fooled by exactly this image (where targeted: answers with the target)."""
     prediction: Tensor
     """The class that the model sees in it."""
+    on_the_way: Tensor
+    """Whether the model was fooled at all, if only by an image on the way that was never returned."""
     distance: Tensor
     """Certified ``<C, Π>/Σx``, in float64: an upper bound on the normalised Wasserstein distance."""
+    mass_error: Tensor
+    """The largest change in the mass of a channel over ``Σx``, from the certificate; NaN where there is none."""
+    box_error: Tensor
+    """How far the worst pixel lies outside the box, from the certificate; NaN where there is none."""
     valid: Tensor
     """Inside ball and box with its mass kept, by the float64 certificate. False only where an attack ignores the box
     (``box="off"``, :class:`ProjectedSinkhorn`) and the image left it, or has no plan to certify it."""
@@ -175,6 +181,8 @@ class AttackResult:
             success=is_fooled(logits, self.labels, self.targeted),
             prediction=logits.argmax(1),
             distance=certificate.distance,
+            mass_error=certificate.mass_error,
+            box_error=certificate.box_error,
             valid=certificate.valid,
             margin=rise(logits, self.labels).double(),
             plan=TransportPlan(values, self.cost) if self.plan is not None else None,

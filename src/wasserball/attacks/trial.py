@@ -60,6 +60,7 @@ class Trial:
         self.adversarial = self.images.clone()
         self.plan = self.cost.identity(self.images) if self.keep_plans else None
         self.distance = torch.zeros_like(self.budget)
+        self.mass_error, self.box_error = torch.zeros_like(self.budget), torch.zeros_like(self.budget)
         self.valid = torch.ones(batch, dtype=torch.bool, device=device)
         everyone = torch.arange(batch, device=device)
         logits = self.logits(self.images, everyone)
@@ -67,6 +68,7 @@ class Trial:
         self._wrong = logits.scatter(1, self.labels.unsqueeze(1), -torch.inf).argsort(1, descending=True)[:, :-1]
         self.aim(self.loss, self.rival)
         self.success = is_fooled(logits, self.labels, self.targeted)
+        self.on_the_way = self.success.clone()
         self.prediction = logits.argmax(1)
         self.margin = margin(logits, self.labels, targeted=self.targeted).double()
         self.value = self._loss(logits, everyone)
@@ -95,7 +97,9 @@ class Trial:
     def slope(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
         """The loss and its gradient at ``images`` in the place of ``samples``, and the places of those fooled there."""
         slope, fooled = self.peek(images, samples, behind_clamp=behind_clamp)
-        return slope, Lookout(self, wait=True).places(slope, fooled)
+        places = Lookout(self, wait=True).places(slope, fooled)
+        self.on_the_way[samples[places]] = True
+        return slope, places
 
     def peek(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
         """:meth:`slope` without a look at what came out: whether each sample is fooled is left on its device.
@@ -109,6 +113,11 @@ class Trial:
         slope = self.classifier.slope(images, self._aims, self.loss, high=self.bounds[1])
         fooled = is_fooled(slope.logits, self._labels, self.targeted)
         return slope.only(images <= self.bounds[1]) if behind_clamp else slope, fooled
+
+    def pass_by(self, samples: Tensor, fooled: Tensor) -> None:
+        """Note who is fooled and forget it again, as the paper's attacks do: only their last images count."""
+        self.on_the_way[samples] |= fooled
+        fooled.fill_(False)
 
     def fooled(self, logits: Tensor, samples: Tensor) -> Tensor:
         """Whether the answers for ``samples`` are what the attack wants."""
@@ -137,6 +146,7 @@ class Trial:
 
     def strike(self, samples: Tensor, plan: Tensor, places: Tensor) -> Tensor:
         """Propose the plans at some ``places``; returns the places of all ``samples`` that hold."""
+        self.on_the_way[samples[places]] = True
         holds = torch.ones_like(samples, dtype=torch.bool)
         holds[places] = ~self.offer(samples, plan, places)
         return holds.nonzero().squeeze(1)
@@ -163,6 +173,7 @@ class Trial:
         if plan is None:
             distance = torch.where(self.total[index] > 0, spent[chosen] / self.total[index], 0.0)
             valid = torch.zeros_like(self.valid[index])
+            mass_error = box_error = torch.full_like(distance, torch.nan)
         else:
             certificate = verify(
                 self.images[index],
@@ -173,8 +184,10 @@ class Trial:
                 bounds=self.bounds,
             )
             distance, valid = certificate.distance, certificate.valid
+            mass_error, box_error = certificate.mass_error, certificate.box_error
             if not self.ignore_box:
-                chosen, index, distance, valid = (t[valid] for t in (chosen, index, distance, valid))
+                columns = (chosen, index, distance, mass_error, box_error, valid)
+                chosen, index, distance, mass_error, box_error, valid = (column[valid] for column in columns)
         self.adversarial[index] = image[chosen]
         if self.plan is not None and plan is not None:
             self.plan[index] = plan[chosen]
@@ -182,6 +195,7 @@ class Trial:
         self.prediction[index] = logits[chosen].argmax(1)
         self.margin[index] = margin(logits[chosen], self.labels[index], targeted=self.targeted).double()
         self.distance[index], self.valid[index] = distance, valid
+        self.mass_error[index], self.box_error[index] = mass_error, box_error
         return self.success[samples] & fooled
 
     def queries(self) -> Queries:

@@ -2,9 +2,8 @@
 
     python experiments/attacks.py --network mnist --weights FILE --data FOLDER --eps .1 .2 --attack pgd auto
 
-Data is a folder with MNIST's idx files, a folder with test_images.npy and test_labels.npy (uint8, NHWC), a folder of
-pictures ``<class index>_<name>.png``, or a safetensors file with uint8 ``images`` (NCHW) and ``labels``. Each result is
-appended to the output as one line of JSON as soon as it is there.
+Data is all that ``wasserball.zoo.load_data`` understands: a folder with MNIST's idx files, CIFAR-10 or pictures, or a
+file of arrays, among others. Each result is appended to the output as one line of JSON as soon as it is there.
 """
 
 import argparse
@@ -15,23 +14,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wasserball as wb
 from wasserball import zoo
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "mnist": zoo.mnist_network,
-    "cifar-resnet20": lambda: zoo.cifar_resnet(20),
-    "cifar-resnet56": lambda: zoo.cifar_resnet(56),
-    "resnet50": zoo.resnet50,
-    "resnet50-keras": lambda: zoo.resnet50("keras"),
-}
+Loaded = TypeVar("Loaded")
 
 
 def paper_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -54,29 +46,6 @@ ATTACKS: dict[str, Callable[[argparse.Namespace], wb.Attack]] = {
     "paper-fw-off": lambda a: wb.FrankWolfe(eps=0, gamma=1e-3, momentum=0, loss=paper_loss, box="off", **a.common),
     "sinkhorn": lambda a: wb.ProjectedSinkhorn(eps=0, gamma=a.gamma, loss=paper_loss, **a.common),
 }
-
-
-def load(path: Path, limit: int, first: int, split: str) -> tuple[Tensor, Tensor]:
-    """Some images in [0, 1] and their labels."""
-    some = slice(first, first + limit)
-    if path.is_file():
-        tensors = load_file(path)
-        return tensors["images"][some].float() / 255, tensors["labels"][some].long()
-    if (path / f"{split}_images.npy").is_file():
-        import numpy as np
-
-        images, labels = (np.load(path / f"{split}_{kind}.npy")[some] for kind in ("images", "labels"))
-        return torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(labels).long()
-    pictures = sorted(path.glob("*_*.png"))[some]
-    if not pictures:
-        images, labels = zoo.load_mnist(path, split)
-        return images[some], labels[some]
-    import numpy as np
-    from PIL import Image
-
-    stack = np.stack([np.asarray(Image.open(picture).convert("RGB")) for picture in pictures])
-    names = torch.tensor([int(picture.name.partition("_")[0]) for picture in pictures])
-    return torch.from_numpy(stack).permute(0, 3, 1, 2).float() / 255, names
 
 
 def measure(attack: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor, exact: int) -> dict[str, Any]:
@@ -113,11 +82,19 @@ def measure(attack: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor,
     return line
 
 
+def checked(parser: argparse.ArgumentParser, option: str, load: Callable[[], Loaded]) -> Loaded:
+    """What an option stands for, or a message of one line."""
+    try:
+        return load()
+    except (OSError, ValueError) as error:
+        parser.error(f"{option}: {error}")
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", choices=NETWORKS, required=True)
-    parser.add_argument("--weights", type=Path, required=True, help="safetensors file")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--network", choices=zoo.NETWORKS, required=True)
+    parser.add_argument("--weights", type=Path, required=True, help="a file of safetensors or of torch.save")
+    parser.add_argument("--data", required=True)
     parser.add_argument("--split", choices=("test", "train"), default="test")
     parser.add_argument("--attack", nargs="+", choices=ATTACKS, default=["pgd"])
     parser.add_argument("--eps", nargs="+", type=float, default=[0.1])
@@ -135,23 +112,18 @@ def main(argv: list[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.first < 0 or options.limit < 1:
         parser.error(f"--first must be at least 0 and --limit at least 1, got {options.first} and {options.limit}")
-    for name, path in (("--weights", options.weights), ("--data", options.data)):
-        if not path.exists():
-            parser.error(f"{name} must be there, got {path}")
     options.common = dict(seed=options.seed, batch_size=options.batch_size, progress=options.progress)
     if options.steps is not None:
         options.common["steps"] = options.steps
 
-    model = NETWORKS[options.network]().eval()
-    weights = {name: weight.float() for name, weight in load_file(options.weights).items()}
-    unmatched = model.load_state_dict(weights, strict=False)
-    missing = [name for name in unmatched.missing_keys if not name.endswith("num_batches_tracked")]
-    if missing or unmatched.unexpected_keys:
-        parser.error(f"--weights do not fit --network {options.network}: {missing or unmatched.unexpected_keys}")
+    model = checked(parser, "--weights", lambda: zoo.load_model(options.network, weights=options.weights))
+    data = checked(parser, "--data", lambda: zoo.load_data(options.data, split=options.split))
+    if options.first >= len(data):
+        parser.error(f"--first must be below {len(data)}, the number of images in --data, got {options.first}")
+    last = min(options.first + options.limit, len(data))
+    batch = checked(parser, "--data", lambda: data.batch(options.first, last))
+    images, labels = (column.to(options.device) for column in batch)
     model.to(options.device)
-    images, labels = (x.to(options.device) for x in load(options.data, options.limit, options.first, options.split))
-    if not len(images):
-        parser.error(f"--first must be below the number of images in --data, got {options.first}")
     with torch.no_grad():
         answers = torch.cat([model(images[i : i + 100]).argmax(1) for i in range(0, len(images), 100)])
     clean = round(100 * (answers == labels).double().mean().item(), 2)

@@ -64,6 +64,13 @@ def test_what_a_line_says_is_so(files: list[str], tmp_path: Path) -> None:
     assert str(line["uint8_success_kept"]).endswith(f"/{fooled}")
 
 
+def test_data_is_whatever_the_zoo_loads(files: list[str], tmp_path: Path) -> None:
+    options = ["--eps=0", "--steps=1", "--first=195"]
+    [line] = run(files, tmp_path / "file.jsonl", *options)
+    [bundled] = run(files, tmp_path / "bundle.jsonl", *options, "--data=mnist-sample")
+    assert {**bundled, "seconds": line["seconds"]} == line
+
+
 def test_the_papers_loss_loses_the_slope_of_a_sure_model_and_ours_does_not() -> None:
     logits = torch.tensor([[30.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
     label = torch.tensor([0])

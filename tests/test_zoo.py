@@ -32,7 +32,7 @@ def test_each_load_is_a_model_of_its_own() -> None:
 
 
 def test_an_unknown_model_is_told_what_there_is() -> None:
-    with pytest.raises(ValueError, match="mnist-standard, got 'resnet'"):
+    with pytest.raises(ValueError, match=r"no model or file 'resnet': .*'mnist-standard', .*cifar-resnet20.*pickle:"):
         zoo.load_model("resnet")
 
 
@@ -122,6 +122,23 @@ def test_normalize_is_for_each_channel_and_no_weight() -> None:
     expected = torch.stack([(images[:, 0] - 0.1) / 2, (images[:, 1] - 0.2) / 4], 1)
     torch.testing.assert_close(layer(images), expected)
     assert not layer.state_dict()
+    with pytest.raises(ValueError, match=r"must have 2 channels .* got \(3, 1, 4, 4\)"):
+        layer(images[:, :1])  # would come out with two channels
+
+
+@pytest.mark.parametrize(("mean", "std"), [((), ()), ((0.5,), (1.0, 1.0)), ((0.5,), (0.0,)), ((float("nan"),), (1.0,))])
+def test_normalize_wants_numbers_to_divide_by(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="mean and std"):
+        zoo.Normalize(mean, std)
+
+
+def test_networks_have_names() -> None:
+    with torch.device("meta"):
+        networks = {name: build() for name, build in zoo.NETWORKS.items()}
+    shapes = {"mnist": (1, 28, 28), "cifar-resnet20": (3, 32, 32), "cifar-resnet56": (3, 32, 32)}
+    for name, network in networks.items():
+        images = torch.empty(1, *shapes.get(name, (3, 224, 224)), device="meta")
+        assert network.eval()(images).shape == (1, 1000 if "resnet50" in name else 10)
 
 
 def idx(tensor: Tensor) -> bytes:

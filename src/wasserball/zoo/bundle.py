@@ -7,22 +7,27 @@ from torch import Tensor, nn
 
 from wasserball.zoo.networks import mnist_network
 
-NETWORKS = {"mnist-standard": mnist_network}
+MODELS = {"mnist-standard": mnist_network}
+SAMPLE = "mnist-sample"
 
 
-def load_model(name: str) -> nn.Module:
-    """A bundled model in eval mode on the CPU: ``"mnist-standard"``, the paper's network, trained on clean digits."""
-    if name not in NETWORKS:
-        raise ValueError(f"name must be one of {', '.join(sorted(NETWORKS))}, got {name!r}")
-    network = NETWORKS[name]()
+def bundled_model(name: str) -> nn.Module:
+    """``"mnist-standard"``: the paper's network, trained on clean digits."""
+    network = MODELS[name]()
     network.load_state_dict(_read(name))
-    return network.eval()
+    return network
 
 
 def load_sample() -> tuple[Tensor, Tensor]:
     """The first 200 test digits of MNIST: images float32 ``(200, 1, 28, 28)`` in [0, 1], labels int64 ``(200,)``."""
-    sample = _read("mnist-sample")
-    return sample["images"].float() / 255, sample["labels"].long()
+    images, labels = read_sample()
+    return images.float() / 255, labels.long()
+
+
+def read_sample() -> tuple[Tensor, Tensor]:
+    """The same as the bytes that they are."""
+    sample = _read(SAMPLE)
+    return sample["images"], sample["labels"]
 
 
 def _read(name: str) -> dict[str, Tensor]:

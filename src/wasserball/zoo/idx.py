@@ -20,14 +20,20 @@ def load_mnist(folder: str | PathLike[str], split: str = "test") -> tuple[Tensor
 
     The folder holds the published files, such as ``t10k-images-idx3-ubyte.gz`` and ``t10k-labels-idx1-ubyte.gz``.
     """
+    images, labels = read_mnist(Path(folder), split)
+    return images.float() / 255, labels.long()
+
+
+def read_mnist(folder: Path, split: str) -> tuple[Tensor, Tensor]:
+    """The digits and labels of a split as the bytes that they are."""
     if split not in PREFIX:
         raise ValueError(f"split must be one of {', '.join(PREFIX)}, got {split!r}")
-    images = read_idx(_find(Path(folder), f"{PREFIX[split]}-images-idx3-ubyte"))
-    labels = read_idx(_find(Path(folder), f"{PREFIX[split]}-labels-idx1-ubyte"))
+    images = read_idx(_find(folder, f"{PREFIX[split]}-images-idx3-ubyte"))
+    labels = read_idx(_find(folder, f"{PREFIX[split]}-labels-idx1-ubyte"))
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         shapes = f"images {tuple(images.shape)} and labels {tuple(labels.shape)}"
         raise ValueError(f"folder must hold images (N, H, W) and as many labels, got {shapes} in {folder}")
-    return images[:, None].float() / 255, labels.long()
+    return images[:, None], labels
 
 
 def read_idx(path: Path) -> Tensor:

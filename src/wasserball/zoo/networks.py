@@ -3,8 +3,9 @@
 Keys are those under which their weights are published.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -102,10 +103,15 @@ class Normalize(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
+        numbers = [*mean, *std]
+        if not mean or len(mean) != len(std) or not all(map(math.isfinite, numbers)) or not min(std) > 0:
+            raise ValueError(f"mean and std must be finite, as many, and std > 0, got {tuple(mean)} and {tuple(std)}")
         self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-3] != len(self.mean):  # one of them 1, the other would be repeated without a word
+            raise ValueError(f"images must have {len(self.mean)} channels to be normalised, got {tuple(images.shape)}")
         return (images - self.mean) / self.std
 
 
@@ -150,3 +156,13 @@ class Bottleneck(nn.Module):
         change = F.relu(self.bn1(self.conv1(features)))
         change = F.relu(self.bn2(self.conv2(change)))
         return F.relu(self.downsample(features) + self.bn3(self.conv3(change)))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "mnist": mnist_network,
+    "cifar-resnet20": lambda: cifar_resnet(20),
+    "cifar-resnet56": lambda: cifar_resnet(56),
+    "resnet50": resnet50,
+    "resnet50-keras": lambda: resnet50("keras"),
+}
+"""The networks by the names under which :func:`~wasserball.zoo.load_model` knows them."""

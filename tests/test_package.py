@@ -20,8 +20,8 @@ OPTIONAL = ["ot", "scipy", "matplotlib", "rich", "clarabel", "hypothesis", "numb
 
 # From the bottom up: a layer imports only from itself and from those before it.
 LAYERS = [
-    *("checks", "sums", "threat", "plan", "verify", "kernels", "operators", "solvers"),
-    *("attacks", "plot", "zoo", "benchmarks", "evaluate", "train", "adapters", "cli", "__main__"),
+    *("hardware", "checks", "sums", "threat", "plan", "verify", "kernels", "operators", "solvers"),
+    *("attacks", "plot", "zoo", "benchmarks", "evaluate", "train", "adapters", "demo", "cli", "__main__"),
 ]
 
 MINIMAL = f"""

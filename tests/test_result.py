@@ -110,7 +110,8 @@ def lacking(name: str, path: Path) -> None:
     """A result without one of its tensors."""
     whole = result("no plan")
     tensors = {"images": whole.images, "labels": whole.labels, "eps": whole.eps, "success": whole.success}
-    tensors |= {"adversarial": whole.adversarial, "prediction": whole.prediction, "distance": whole.distance}
+    tensors |= {"adversarial": whole.adversarial, "prediction": whole.prediction, "on_the_way": whole.on_the_way}
+    tensors |= {"distance": whole.distance, "mass_error": whole.mass_error, "box_error": whole.box_error}
     tensors |= {"valid": whole.valid, "loss": whole.loss, "margin": whole.margin}
     tensors |= {"forward": whole.queries.forward, "backward": whole.queries.backward}
     words = {"attack": "PGD()", "bounds": [0, 1], "targeted": False, "seconds": 1.0, "parts": []}

@@ -354,3 +354,12 @@ def test_the_resnets_of_the_experiments(depth: int) -> None:
         assert torch.equal(model(images), named(images))
     weights: OrderedDict[str, Tensor] = OrderedDict(zoo.load_weights(file))
     assert all(torch.equal(model.state_dict()[key], value) for key, value in weights.items())
+
+
+def test_weights_saved_behind_a_normalisation_fit_without_it(tmp_path: Path) -> None:
+    plain = zoo.load_model("mnist-standard")
+    behind = nn.Sequential(OrderedDict(normalize=zoo.Normalize((0.1,), (0.3,)), model=plain))
+    save_file(behind.state_dict(), tmp_path / "weights.safetensors")
+    loaded = zoo.load_model("mnist", weights=tmp_path / "weights.safetensors", normalize=((0.1,), (0.3,)))
+    images, _ = zoo.load_sample()
+    assert torch.equal(loaded(images[:3]), behind(images[:3]))

@@ -80,7 +80,7 @@ class Attack(ABC):
             torch.random.fork_rng([clean.device] if clean.is_cuda else []),
             progress_bar(type(self).__name__, len(clean), self.progress) as report,
         ):
-            _seed(self.seed, clean.device)
+            seed_generators(self.seed, clean.device)
             classifier = Classifier(model, images, self.eot)
             for first in range(0, len(clean), size):
                 some = slice(first, first + size)
@@ -245,7 +245,7 @@ def _check_labels(labels: object, images: Tensor) -> Tensor:
     return labels.to(images.device, torch.int64)
 
 
-def _seed(seed: int, device: torch.device) -> None:
+def seed_generators(seed: int, device: torch.device) -> None:
     """Seed the generators that a model on ``device`` draws from, and no others: only these are put back afterwards."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -67,7 +67,8 @@ class AttackResult:
     prediction: Tensor
     """The class that the model sees in it."""
     on_the_way: Tensor
-    """Whether the model was fooled at all, if only by an image on the way that was never returned."""
+    """Whether the model was fooled at all, if only by an image on the way that is not returned: in the paper's modes
+    because only the last one counts, else because it was a little outside of ball or box."""
     distance: Tensor
     """Certified ``<C, Π>/Σx``, in float64: an upper bound on the normalised Wasserstein distance."""
     mass_error: Tensor

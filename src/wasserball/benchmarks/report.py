@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from wasserball import __version__
 from wasserball.benchmarks.operators import BOX_ROUNDS, OperatorRow
 from wasserball.benchmarks.scaling import ScalingRow
 from wasserball.benchmarks.steps import StepRow
+from wasserball.hardware import hardware_name
 from wasserball.kernels import choose
 from wasserball.threat import LocalCost
 
@@ -40,7 +40,7 @@ class Machine:
         fast = choose(None, LocalCost(), torch.zeros(1, device=device))
         return cls(
             device=device.type,
-            hardware=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+            hardware=hardware_name(device),
             threads=torch.get_num_threads(),
             torch_version=torch.__version__,
             wasserball_version=__version__,
@@ -192,15 +192,3 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) 
 def short(number: float) -> str:
     """Three digits, and all of those before the point."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
-
-
-def _processor() -> str:
-    """The name of the CPU, as far as the system tells it, and how many cores of it this process may use."""
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name} ({cores} cores)"

@@ -19,6 +19,8 @@ NESTS = ("state_dict", "model_state_dict", "model", "net", "network", "weights")
 """Under which a checkpoint keeps the weights beside what else it keeps."""
 PREFIXES = ("module.", "_orig_mod.")
 """Of nn.DataParallel and of torch.compile: before every key or before none."""
+BEHIND = "model."
+"""Before the keys of a model that was saved together with the normalisation in front of it."""
 SHOWN = 3
 """Of the keys that do not fit."""
 
@@ -70,6 +72,9 @@ def fit(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], *, name: str, file: str | PathLike[str]) -> None:
     """The weights into the model, all of them or an error."""
+    inner = {key.removeprefix(BEHIND): value for key, value in weights.items()}
+    if fit(model, weights) and not fit(model, inner):
+        weights = inner
     complaints = fit(model, weights)
     if complaints:
         raise ValueError(f"weights {file} do not fit {name}: {'; '.join(complaints)}")

@@ -1,6 +1,8 @@
 """How robust is an image classifier when an adversary may move pixel mass? Attacks and certificates in the
 Wasserstein ball."""
 
+__version__ = "0.1.0.dev0"  # first, since some modules want to say it
+
 from wasserball import operators, plot, zoo
 from wasserball.attacks import (
     PGD,
@@ -11,12 +13,12 @@ from wasserball.attacks import (
     MinimalRadius,
     ProjectedSinkhorn,
 )
+from wasserball.evaluate import Run, evaluate
 from wasserball.plan import TransportPlan
 from wasserball.solvers import Minimum, minimize
 from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall
+from wasserball.train import Training, train
 from wasserball.verify import Certificate, verify
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "PGD",
@@ -31,11 +33,15 @@ __all__ = [
     "MinimalRadius",
     "Minimum",
     "ProjectedSinkhorn",
+    "Run",
+    "Training",
     "TransportPlan",
     "WassersteinBall",
+    "evaluate",
     "minimize",
     "operators",
     "plot",
+    "train",
     "verify",
     "zoo",
 ]

@@ -1,0 +1,111 @@
+"""The folder of a training: what it takes to go on after the last finished epoch, and the best weights."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wasserball.evaluate.store import StoreError, write_whole
+from wasserball.train.history import Epoch, best_of
+from wasserball.train.setting import FORMAT, Setting
+from wasserball.zoo.weights import put_weights
+
+MODEL, OPTIMIZER = "model.", "optimizer."
+"""Before the names of the tensors in ``last.safetensors``."""
+
+
+class Folder:
+    """``config.json``, ``last.safetensors``, ``best.safetensors`` and ``metrics.jsonl``.
+
+    An epoch is finished when ``last.safetensors`` says so, which has all in one file: weights, state of the optimiser
+    and history. The others are made from it; if the process dies before they are, they are made when it goes on.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.config, self.last, self.best, self.metrics = (
+            self.path / name for name in ("config.json", "last.safetensors", "best.safetensors", "metrics.jsonl")
+        )
+
+    def begin(self, setting: Setting, command: str, *, resume: bool) -> None:
+        """Make it that of a new training, or with ``resume`` see that it is that of the same one."""
+        if self.config.exists():
+            if not resume:
+                raise StoreError(
+                    f"{self.path} holds a training already: resume it (--resume), or choose another folder"
+                )
+            if differences := setting.differences(self._setting()):
+                raise StoreError(f"{self.path} holds a training of another configuration: {'; '.join(differences)}")
+            for leftover in self.path.glob(".*.part"):
+                leftover.unlink(missing_ok=True)
+            return
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise StoreError(f"{self.path} must be a new or an empty folder, or that of a training to resume")
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_whole(self.config, setting.json(command).encode())
+
+    def save(self, model: nn.Module, optimizer: Optimizer, history: Sequence[Epoch]) -> None:
+        """Note that an epoch is finished, the last one of the history; with none, keep the weights of the beginning."""
+        weights = {name: _copy(tensor) for name, tensor in model.state_dict().items()}
+        state = {f"{OPTIMIZER}{name}": _copy(tensor) for name, tensor in _flat(optimizer)}
+        tensors = {f"{MODEL}{name}": tensor for name, tensor in weights.items()} | state
+        write_whole(self.last, save(tensors, {"history": json.dumps([asdict(record) for record in history])}))
+        self._derive(weights, history)
+
+    def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[Epoch, ...]:
+        """Put model and optimiser back to where they were after the last finished epoch; returns the history."""
+        try:
+            with safe_open(self.last, framework="pt") as file:
+                history = tuple(Epoch(**record) for record in json.loads(file.metadata()["history"]))
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{self.last} is damaged or no file of a training ({error})") from error
+        weights = _under(MODEL, tensors)
+        put_weights(model, weights, name=type(model).__name__, file=self.last)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _under(OPTIMIZER, tensors).items():
+            number, _, part = name.partition(".")
+            state.setdefault(int(number), {})[part] = tensor
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+        self._derive(weights, history)
+        return history
+
+    def _derive(self, weights: Mapping[str, Tensor], history: Sequence[Epoch]) -> None:
+        """Write what follows from ``last.safetensors``. Earlier epochs have had their turn to be the best."""
+        if not history:
+            return
+        if best_of(history) is history[-1]:
+            write_whole(self.best, save(dict(weights), {"epoch": str(history[-1].epoch)}))
+        write_whole(self.metrics, "".join(json.dumps(asdict(record)) + "\n" for record in history).encode())
+
+    def _setting(self) -> Setting:
+        try:
+            content = json.loads(self.config.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT:
+                raise StoreError(f"{self.config} must be of format {FORMAT}, got {content['format']!r}")
+            return Setting.parse(content)
+        except StoreError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{self.config} must be the configuration of a training, got {error!r}") from error
+
+
+def _flat(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """The state of an optimiser by parameter and name; all of it tensors, the rest is set anew in each step."""
+    for number, parts in optimizer.state_dict()["state"].items():
+        yield from ((f"{number}.{name}", tensor) for name, tensor in parts.items())
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """On the CPU and with memory of its own: safetensors refuses tensors that share theirs, as tied weights do."""
+    return tensor.detach().to("cpu", copy=True).contiguous()

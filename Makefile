@@ -24,7 +24,7 @@ setup: .venv/.installed  ## Create .venv with the package and its development to
 	@touch $@
 
 demo: setup  ## Attack the bundled model, draw out/demo.png
-	$(BIN)/python experiments/demo.py
+	$(BIN)/wasserball demo
 
 # One torch thread for each worker: the workers are the parallelism.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8

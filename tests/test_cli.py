@@ -24,11 +24,29 @@ def test_the_version() -> None:
     assert result.stdout == f"wasserball {wasserball.__version__}\n"
 
 
+COMMANDS = ["demo", "attack", "evaluate", "verify", "report", "bench", "train", "reproduce", "version"]
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"]], ids=["nothing", "--help"])
 def test_help_lists_the_commands(arguments: list[str]) -> None:
     result = invoke(*arguments)
-    assert "bench" in result.output
     assert "Usage: wasserball" in result.output
+    listed = [line.split()[1] for line in result.output.partition("Commands")[2].splitlines() if len(line.split()) > 2]
+    assert [word for word in listed if word in COMMANDS] == COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_by_an_example(command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.output
+    assert f"wasserball {command}" in result.output.partition("Example")[2]
+
+
+def test_version_says_what_a_bug_report_needs() -> None:
+    result = invoke("version")
+    assert result.exit_code == 0
+    assert all(word in result.stdout for word in (wasserball.__version__, torch.__version__, "Python"))
 
 
 def test_every_option_of_bench_is_explained() -> None:
@@ -78,7 +96,7 @@ def test_no_gpu_is_said_clearly() -> None:
 
 def test_a_run_that_was_stopped_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine("cpu", "a machine", 1, "2", "0", "reference", 1.0, 0.0)
-    monkeypatch.setattr(cli, "run", lambda *_, **__: benchmarks.Record(machine))
+    monkeypatch.setattr("wasserball.cli.bench.run", lambda *_, **__: benchmarks.Record(machine))
     result = invoke("bench")
     assert result.exit_code == 130
     assert "Stopped before the end" in result.stdout

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from rich.console import Console
+from typer.testing import CliRunner, Result
 
 import wasserball as wb
-from experiments import demo
 from tests.test_plot import shown
-from wasserball import zoo
+from wasserball import cli, demo, zoo
 
 EPS, LIMIT, STEPS = 0.2, 6, 4
 
@@ -62,33 +62,37 @@ def test_each_label_is_shown_before_any_is_shown_twice() -> None:
     assert demo.worth_showing(result) == [1, 2, 4, 5, 6, 7]  # type: ignore[arg-type]
 
 
-def test_run_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--limit", "3", "--eps", "0.5", "--steps", "4", "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert "eps = 0.5" in printed
-    assert f"written to {tmp_path / 'out' / 'demo.png'}" in printed
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.app, ["demo", *arguments])
+
+
+def test_run_says_what_it_wrote(tmp_path: Path) -> None:
+    result = invoke("--limit=3", "--eps=0.5", "--steps=4", f"--out={tmp_path / 'out'}")
+    assert result.exit_code == 0
+    assert "eps = 0.5" in result.stdout
+    assert f"written to {tmp_path / 'out' / 'demo.png'}" in result.stdout
     assert (tmp_path / "out" / "demo.png").stat().st_size > 10_000
 
 
-def test_no_picture_where_nobody_is_fooled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--limit", "1", "--eps", "1e-4", "--steps", "2", "--out", str(tmp_path)]) == 0
-    assert "nothing to draw" in capsys.readouterr().out
+def test_no_picture_where_nobody_is_fooled(tmp_path: Path) -> None:
+    result = invoke("--limit=1", "--eps=1e-4", "--steps=2", f"--out={tmp_path}")
+    assert result.exit_code == 0
+    assert "nothing to draw" in result.stdout
     assert not list(tmp_path.iterdir())
 
 
-def test_interruption_is_no_crash(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interruption_is_no_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "attack", interrupted)
-    assert demo.main(["--out", str(tmp_path)]) == 130
-    assert "Stopped" in capsys.readouterr().out
+    result = invoke(f"--out={tmp_path}")
+    assert result.exit_code == 130
+    assert "Stopped" in result.stderr
 
 
-@pytest.mark.parametrize("option", ["--eps=0", "--eps=inf", "--eps=nan", "--limit=0", "--steps=0"])
-def test_bad_options_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        demo.main([option])
-    assert "must be" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["--eps=0", "--eps=inf", "--eps=nan", "--limit=0", "--limit=201", "--steps=0"])
+def test_bad_options_are_refused(option: str) -> None:
+    result = invoke(option)
+    assert result.exit_code == 2
+    assert option.partition("=")[0] in result.stderr

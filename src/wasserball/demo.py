@@ -1,45 +1,44 @@
-"""What ``make demo`` runs: the bundled model before and after an adversary may move the ink of its digits.
+"""What ``wasserball demo`` shows: the bundled model before and after an adversary may move the ink of its digits.
 
 Three attacks work on the first hundred of the bundled digits, and each image that they return is certified. The picture
 shows some of those that fool the model, and of one of them where its ink went.
 """
 
-import argparse
-import math
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
-import wasserball as wb
 from wasserball import plot, zoo
+from wasserball.attacks import PGD, AttackResult, Auto, FrankWolfe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from rich.console import Console
+    from rich.table import Table
 
 COLUMNS = 6
 """Of the picture."""
 ARROWS = 200
-STEPS = 30
-"""A third of what the attacks do by themselves, to be done in about two minutes."""
 
 
-def attack(model: nn.Module, images: Tensor, labels: Tensor, eps: float, steps: int) -> dict[str, wb.AttackResult]:
+def attack(model: nn.Module, images: Tensor, labels: Tensor, eps: float, steps: int) -> dict[str, AttackResult]:
+    """What each attack finds."""
     attacks = {
-        "PGD": wb.PGD(eps=eps, steps=steps, progress=True, return_plan=True),
-        "Frank-Wolfe": wb.FrankWolfe(eps=eps, steps=steps, progress=True),
-        "Auto": wb.Auto(eps=eps, steps=steps, progress=True),
+        "PGD": PGD(eps=eps, steps=steps, progress=True, return_plan=True),
+        "Frank-Wolfe": FrankWolfe(eps=eps, steps=steps, progress=True),
+        "Auto": Auto(eps=eps, steps=steps, progress=True),
     }
     return {name: attack(model, images, labels) for name, attack in attacks.items()}
 
 
-def table(clean: float, results: dict[str, wb.AttackResult], eps: float) -> Table:
+def table(clean: float, results: dict[str, AttackResult], eps: float) -> "Table":
+    """The figures, for the terminal."""
+    from rich.table import Table
+
     grid = Table(
         title=f"mnist-standard under attack, eps = {eps:g}",
         caption="distance: of the images that fool the model; valid: inside ball and box, mass kept",
@@ -60,7 +59,7 @@ def table(clean: float, results: dict[str, wb.AttackResult], eps: float) -> Tabl
     return grid
 
 
-def worth_showing(result: wb.AttackResult) -> list[int]:
+def worth_showing(result: AttackResult) -> list[int]:
     """Samples that were moved and fool the model: one of each label first, then more of them."""
     fooled = (result.success & (result.distance > 0)).nonzero().flatten().tolist()
     labels = result.labels.tolist()
@@ -68,7 +67,8 @@ def worth_showing(result: wb.AttackResult) -> list[int]:
     return sorted([*sorted(first), *(sample for sample in fooled if sample not in first)][:COLUMNS])
 
 
-def picture(result: wb.AttackResult, samples: Sequence[int]) -> "Figure":
+def picture(result: AttackResult, samples: Sequence[int]) -> "Figure":
+    """Some images that fool the model, and where the ink of the first went."""
     assert result.plan is not None
     chosen = list(samples)
     labels, predictions = (
@@ -85,7 +85,8 @@ def picture(result: wb.AttackResult, samples: Sequence[int]) -> "Figure":
     return figure
 
 
-def run(eps: float, limit: int, steps: int, out: Path, console: Console) -> None:
+def run(eps: float, limit: int, steps: int, out: Path, console: "Console") -> None:
+    """The whole of it: a table on the console, and demo.png in ``out``."""
     torch.set_num_threads(1)  # the tensors are small: on a busy machine threads would mostly wait for each other
     out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
@@ -100,39 +101,3 @@ def run(eps: float, limit: int, steps: int, out: Path, console: Console) -> None
         picture(results["PGD"], shown).savefig(out / "demo.png")
     written = f"written to {out / 'demo.png'}" if shown else "nothing to draw: PGD fooled the model on none of them"
     console.print(f"{len(labels)} digits, {time.perf_counter() - start:.0f} s, {written}", soft_wrap=True)
-
-
-def radius(text: str) -> float:
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a finite number > 0, got {text}")
-    return value
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
-    return value
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Attack the bundled model on the bundled digits.")
-    parser.add_argument("--eps", type=radius, default=0.1, help="radius relative to the ink (default: %(default)s)")
-    parser.add_argument(
-        "--limit", type=positive, default=100, metavar="N", help="digits, at most 200 (default: %(default)s)"
-    )
-    parser.add_argument("--steps", type=positive, default=STEPS, help="of each attack (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="(default: %(default)s)")
-    options = parser.parse_args(arguments)
-    console = Console()
-    try:
-        run(options.eps, options.limit, options.steps, options.out, console)
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

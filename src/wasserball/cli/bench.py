@@ -1,29 +1,12 @@
-"""The command line: ``wasserball bench``."""
+"""``wasserball bench``: operators and attack steps beside the paper's algorithms."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wasserball import __version__
 from wasserball.benchmarks import Part, check_device, run
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"wasserball {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
-    ] = False,
-) -> None:
-    """How robust is an image classifier when an adversary may move pixel mass?"""
+from wasserball.cli.app import app
 
 
 @app.command()
@@ -37,7 +20,10 @@ def bench(
         "out"
     ),
 ) -> None:
-    """Time the operators and the steps of the attacks beside the paper's algorithms. Ctrl-C keeps what there is."""
+    """Time the operators and the steps of the attacks beside the paper's algorithms. Ctrl-C keeps what there is.
+
+    Example: `wasserball bench --part operators`
+    """
     try:
         check_device(device)
     except ValueError as error:

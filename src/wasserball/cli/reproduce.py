@@ -1,0 +1,41 @@
+"""``wasserball reproduce``: the experiments of the paper, from a clone of the repository."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wasserball.cli.app import app
+
+EXPERIMENTS = Path(__file__).parents[3] / "experiments"
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def reproduce(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which experiment; its own options follow.")] = None,
+    show: Annotated[bool, typer.Option("--list", help="Show what there is.")] = False,
+) -> None:
+    """Run an experiment of the paper. The experiments are files of the repository, not of the installed package.
+
+    Examples: `wasserball reproduce --list`, `wasserball reproduce table2`
+    """
+    known = {path.stem: path for path in sorted(EXPERIMENTS.glob("[a-z]*.py"))}
+    if not known:
+        typer.secho(
+            "Error: the experiments are in a clone of the repository, installed with pip install -e .", err=True
+        )
+        raise typer.Exit(1)
+    if show or name is None:
+        for stem, path in known.items():
+            summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+            typer.echo(f"{stem:16}{summary}")
+        return
+    if name not in known:
+        raise typer.BadParameter(f"must be among {', '.join(known)}, got {name!r}", param_hint="NAME")
+    # A process of its own: an experiment is a script, with its own options, threads and exit code.
+    done = subprocess.run([sys.executable, str(known[name]), *context.args], check=False)
+    raise typer.Exit(done.returncode)

@@ -1,6 +1,7 @@
 """The work itself: each attack with each radius on each batch, into the run folder; then the verdict."""
 
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -60,6 +61,7 @@ def evaluate(
     At the end health checks look for what makes such figures wrong, with a few more attacks on ``probes`` samples
     (0: none), and ``report.html`` shows it all. ``name`` and ``command`` are for that page.
     """
+    started = time.perf_counter()
     chosen, radii = name_attacks(attacks), check_radii(eps)
     if limit is not None:
         check_count("limit", limit)
@@ -107,8 +109,12 @@ def evaluate(
         workers.wait()
         if workers.leads and (missing or not (run.folder / "summary.json").exists()):
             outcomes = read_outcomes(run)
+            worked = time.perf_counter()
             health = examine(outcomes, victim, images, chosen, place, probes)
-            write_summary(run, summarize(run, outcomes, health, describe_environment(place, workers.count)))
+            examined = time.perf_counter()
+            environment = describe_environment(place, workers.count)
+            environment["seconds"] = dict(work=round(worked - started, 3), health=round(examined - worked, 3))
+            write_summary(run, summarize(run, outcomes, health, environment))
             write_report([run], run.folder / "report.html")
         workers.wait()
     return run

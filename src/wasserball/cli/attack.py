@@ -62,7 +62,7 @@ def attack(
             images, labels = pictures.batch(first, min(first + few, count))
             images = images.to(place)
             labels = torch.where(labels.to(place) < 0, _answers(victim, images), labels.to(place))
-            result = replace(chosen, eps=eps, progress=True)(victim, images, labels).quantized()
+            result = replace(chosen, eps=eps, progress=True, return_plan=True)(victim, images, labels).quantized()
             _check(result, pictures, first)
             writer.writerows(_save(result, pictures, first, out))
             write_whole(out / "results.csv", table.getvalue().encode())

@@ -80,10 +80,10 @@ def show(run: Run) -> None:
 
     summary, console = run.summary, Console()
     title = f"{escape(summary['model'])} on {summary['samples']} images of {escape(summary['data'])}"
-    grid = Table(title=title, caption=f"clean accuracy {summary['clean_accuracy']:.1%}; intervals are 95%")
+    grid = Table(title=title, caption=f"clean accuracy {summary['clean_accuracy']:.1%}; distance: of images that moved")
     for heading in ("attack", "eps"):
         grid.add_column(heading)
-    for heading in ("robust accuracy", "interval", "valid", "mean distance", "seconds"):
+    for heading in ("accuracy", "95% interval", "valid", "distance", "seconds"):
         grid.add_column(heading, justify="right")
     for row in summary["results"]:
         grid.add_row(*_cells(row), end_section=row["eps"] == run.setting.eps[-1])
@@ -99,12 +99,17 @@ def show(run: Run) -> None:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     low, high = row["confidence_interval"]
-    cells = [row["attack"], f"{row['eps']:g}", f"[bold]{row['robust_accuracy']:.1%}", f"{low:.1%} to {high:.1%}"]
+    cells = [
+        row["attack"],
+        f"{row['eps']:g}",
+        f"[bold]{row['robust_accuracy']:.1%}",
+        f"{100 * low:.1f}–{100 * high:.1f}",
+    ]
     if "seconds" in row:
         distance = row["mean_distance"]
         cells += [
             f"{row['valid_fraction']:.1%}",
-            "–" if distance is None else f"{distance:.4f}",
+            "–" if distance is None else f"{distance:.3g}",
             f"{row['seconds']:.1f}",
         ]
     return cells

@@ -11,7 +11,7 @@ from torch import Tensor
 from wasserball.checks import check_bounds, check_floating, check_per_sample, check_positive, check_range, check_shape
 from wasserball.plan import TransportPlan
 from wasserball.threat import Cost, DenseCost, LocalCost
-from wasserball.verify.judge import Judge
+from wasserball.verify.judge import Judge, Moves
 from wasserball.verify.space import Floats, Grid, Points, Space
 
 LOCAL = LocalCost()
@@ -97,7 +97,7 @@ def verify(
         judge(
             _float64(images[sample]).reshape(-1, space.size),
             _float64(adversarial[sample]).reshape(-1, space.size),
-            None if values is None else space.moves(_float64(values[sample])),
+            None if values is None else Moves.of(space.moves(values[sample].detach().cpu().numpy())),
             radius,
         )
         for sample, radius in enumerate(radii)

@@ -2,12 +2,31 @@
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from wasserball.verify.space import Floats, Space
+from wasserball.verify.space import Floats, Indices, Space
 from wasserball.verify.transport import wasserstein
+
+
+class Moves(NamedTuple):
+    """The entries of a plan that are not 0, in float64: few of those that could be there."""
+
+    move: Indices
+    channel: Indices
+    source: Indices
+    mass: Floats
+
+    @classmethod
+    def of(cls, plan: npt.NDArray[np.floating]) -> Self:
+        """The entries of a plan ``(K, C, size)`` of any precision."""
+        flat = plan.reshape(-1)
+        entry = np.flatnonzero(flat != 0)
+        rest, source = np.divmod(entry, plan.shape[2])
+        move, channel = np.divmod(rest, plan.shape[1])
+        return cls(move, channel, source, flat[entry].astype(np.float64))
 
 
 class Finding(NamedTuple):
@@ -30,8 +49,8 @@ class Judge:
     precision: np.dtype[np.floating]
     """The coarsest type in which images or plans are stored."""
 
-    def __call__(self, clean: Floats, image: Floats, plan: Floats | None, radius: float) -> Finding:
-        """Judge ``image`` by the ball around ``clean``, both ``(C, size)``, with a plan ``(K, C, size)`` or without."""
+    def __call__(self, clean: Floats, image: Floats, plan: Moves | None, radius: float) -> Finding:
+        """Judge ``image`` by the ball around ``clean``, both ``(C, size)``, with a plan or without."""
         if not np.isfinite(image).all():
             return Finding(math.inf, math.inf, math.inf, False, ("image: a pixel is not finite",))
         faults = []
@@ -66,39 +85,40 @@ class Judge:
             faults=tuple(faults),
         )
 
-    def _spent(self, plan: Floats, clean: Floats, image: Floats) -> tuple[float, str]:
+    def _spent(self, plan: Moves, clean: Floats, image: Floats) -> tuple[float, str]:
         """The bound on the Wasserstein distance that ``plan`` proves, or ``inf`` and why it proves none."""
-        if not (plan >= 0).all():
-            return math.inf, f"an entry is {plan.min():.2g}"
-        forbidden = np.isinf(self.space.prices)
-        stray = plan.max(where=forbidden[:, None], initial=0.0)
+        if not (plan.mass >= 0).all():
+            return math.inf, f"an entry is {plan.mass.min():.2g}"
+        target = self.space.target(plan.move, plan.source)
+        inside = target < self.space.size
+        prices = np.where(inside, self.space.price(plan.source, np.where(inside, target, 0)), np.inf)
+        stray = plan.mass.max(where=np.isinf(prices), initial=0.0)
         if stray > 0:
             return math.inf, f"an entry that must be 0 is {stray:.2g}"
-        rows = plan.sum(0)
+        rows = self._sums(plan.channel, plan.source, plan.mass, clean)
         if fault := self._mismatch(rows, clean):
             return math.inf, f"a row sum differs from the clean image by {fault:.2g}"
 
         # Any plan may serve as the witness: with its rows scaled to the clean image, this one starts there exactly.
-        plan = plan * np.divide(clean, rows, out=np.zeros_like(rows), where=rows > 0)
-        columns = self._column_sums(plan)
+        scale = np.divide(clean, rows, out=np.zeros_like(rows), where=rows > 0)
+        mass = plan.mass * scale[plan.channel, plan.source]
+        columns = self._sums(plan.channel, target, mass, image)
         if fault := self._mismatch(columns, image):
             return math.inf, f"a column sum differs from the image by {fault:.2g}"
-        spent = float(np.einsum("kcn,kn->", plan, np.where(forbidden, 0.0, self.space.prices)))
-        return spent + self.space.noise_price(image - columns), ""
+        return float(mass @ prices) + self.space.noise_price(image - columns), ""
 
     def _mismatch(self, sums: Floats, stored: Floats) -> float:
         """How far the worst sum is off; 0 if that is no more than K terms, rounded and added in any order, explain."""
         difference = np.abs(sums - stored)
-        explained = difference <= self.tolerance * stored + len(self.space.destination) * self._ulp(stored)
+        explained = difference <= self.tolerance * stored + self.space.count * self._ulp(stored)
         return float(difference.max(where=~explained, initial=0.0))
 
-    def _column_sums(self, plan: Floats) -> Floats:
-        sums = np.empty((plan.shape[1], self.space.size + 1))
-        for channel, entries in enumerate(plan.swapaxes(0, 1)):
-            sums[channel] = np.bincount(self.space.destination.ravel(), entries.ravel(), self.space.size + 1)
-        return sums[:, :-1]  # the last is the outside, where nothing goes
+    def _sums(self, channel: Indices, point: Indices, mass: Floats, like: Floats) -> Floats:
+        """What comes together at each point of each channel."""
+        sums = np.bincount(channel * self.space.size + point, mass, like.size).reshape(like.shape)
+        return sums.astype(np.float64)  # counts of no entries at all are integers
 
-    def _rounding(self, clean: Floats, image: Floats, plan: Floats | None) -> float:
+    def _rounding(self, clean: Floats, image: Floats, plan: Moves | None) -> float:
         """What it can cost that the pixels that changed, or that the plan moves mass from or to, are rounded.
 
         A sum of K terms is off by about √K half ulps, independently of all others [Higham and Mary, A new approach to
@@ -106,10 +126,11 @@ class Judge:
         """
         rounded = image != clean
         if plan is not None:
-            stays = self.space.destination == np.arange(self.space.size)
-            away = np.where(stays[:, None], 0.0, plan)
-            rounded |= (away.sum(0) > 0) | (self._column_sums(away) > 0)
-        variance = len(self.space.destination) * (self._ulp(image) / 2) ** 2
+            target = self.space.target(plan.move, plan.source)
+            leaves = target != plan.source
+            rounded[plan.channel[leaves], plan.source[leaves]] = True
+            rounded[plan.channel[leaves], target[leaves]] = True
+        variance = self.space.count * (self._ulp(image) / 2) ** 2
         return self.space.random_noise_price(np.where(rounded, variance, 0.0))
 
     def _ulp(self, values: Floats) -> Floats:

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +17,20 @@ class Space(ABC):
 
     cost: LocalCost | DenseCost
     size: int
-    destination: Indices
-    """``(K, size)``: where each move goes; ``size`` where that lies outside."""
+    count: int
+    """K: how many moves there are from a point."""
     farthest: float
     """The highest price between two points, ``inf`` where a move is forbidden."""
     dearest: float
     """The highest price of an allowed move."""
 
     @abstractmethod
-    def moves(self, plan: Floats) -> Floats:
+    def moves(self, plan: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         """A plan in the layout of the cost, as ``(K, C, size)``."""
+
+    @abstractmethod
+    def target(self, move: Indices, source: Indices) -> Indices:
+        """Where each move from its source goes; ``size`` where that lies outside."""
 
     @abstractmethod
     def price(self, source: Indices, target: Indices) -> Floats:
@@ -41,12 +44,6 @@ class Space(ABC):
     @abstractmethod
     def cheapest(self, sources: Indices, targets: Indices, count: int) -> tuple[Indices, Indices]:
         """About ``count`` of the cheapest pairs, as positions in ``sources`` and ``targets``."""
-
-    @cached_property
-    def prices(self) -> Floats:
-        """``(K, size)``: the price of each move, ``inf`` where it is forbidden or goes outside."""
-        inside = self.destination < self.size
-        return np.where(inside, self.price(np.arange(self.size), np.where(inside, self.destination, 0)), np.inf)
 
     def noise_price(self, values: Floats) -> float:
         """The most it costs to move mass until ``values`` are evened out, but for their total.
@@ -81,20 +78,22 @@ class Grid(Space):
         self.height, self.width = height, width
         self.size = height * width
         self.farthest = self.dearest = float(self._offset_price(height - 1, width - 1))
-        steps = range(-(cost.window // 2), cost.window // 2 + 1)
-        pixels = np.arange(self.size)
-        self.destination = np.stack([self._shift(pixels, down, right) for down in steps for right in steps])
+        self.count = cost.window**2
 
     def _offset_price(self, down: Indices | int, right: Indices | int) -> Floats:
         distance = {"euclidean": np.hypot, "l1": np.add, "linf": np.maximum}[self.cost.metric]
         return np.asarray(distance(np.abs(down), np.abs(right)) ** float(self.cost.power))
 
-    def _shift(self, pixels: Indices, down: int, right: int) -> Indices:
+    def target(self, move: Indices, source: Indices) -> Indices:
+        down, right = np.divmod(move, self.cost.window)
+        return self._shift(source, down - self.cost.window // 2, right - self.cost.window // 2)
+
+    def _shift(self, pixels: Indices, down: Indices | int, right: Indices | int) -> Indices:
         row, column = pixels // self.width + down, pixels % self.width + right
         inside = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
         return np.where(inside, row * self.width + column, self.size)
 
-    def moves(self, plan: Floats) -> Floats:
+    def moves(self, plan: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         return plan.reshape(len(plan), -1, self.size)
 
     def price(self, source: Indices, target: Indices) -> Floats:
@@ -142,9 +141,12 @@ class Points(Space):
         self.size = len(self.matrix)
         self.farthest = float(self.matrix.max())
         self.dearest = float(self.matrix.max(where=np.isfinite(self.matrix), initial=0.0))
-        self.destination = np.broadcast_to(np.arange(self.size)[:, None], self.matrix.shape)
+        self.count = self.size
 
-    def moves(self, plan: Floats) -> Floats:
+    def target(self, move: Indices, source: Indices) -> Indices:
+        return move
+
+    def moves(self, plan: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         return np.moveaxis(plan, -1, 0).reshape(self.size, -1, self.size)
 
     def price(self, source: Indices, target: Indices) -> Floats:

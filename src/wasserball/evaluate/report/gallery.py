@@ -158,7 +158,7 @@ def _largest_moves(batch: Batch, sample: int) -> Moves:
     routes, total = entries, mass.astype(np.float64)
     if channels > 1:  # the same move in several channels is one arrow
         routes, place = np.unique(entries // (channels * pixels) * pixels + entries % pixels, return_inverse=True)
-        total = np.bincount(place, mass, len(routes))
+        total = np.bincount(place, mass, len(routes)).astype(np.float64)
     order = np.argsort(total, kind="stable")[-MOVES:]
     most = total.max(initial=0)
     order = order[total[order] > FAINT * most]

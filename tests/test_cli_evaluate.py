@@ -2,6 +2,7 @@
 
 import csv
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def test_the_terminal_says_what_the_summary_says(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     summary = wb.Run.open(tmp_path / "run").summary
     for row in summary["results"]:
-        [line] = [x for x in result.stdout.splitlines() if f" {row['attack']} " in x and f" {row['eps']:g} " in x]
+        [line] = [x for x in result.stdout.splitlines() if re.match(f"│ {row['attack']} +│ {row['eps']:g} ", x)]
         assert f"{row['robust_accuracy']:.1%}" in line
         assert f"{row['valid_fraction']:.1%}" in line
     for finding in summary["health"]:

@@ -409,7 +409,7 @@ def test_the_command_writes_weights_that_the_zoo_reads(tmp_path: Path, digits: P
     config = json.loads((out / "config.json").read_text())
     assert config["model"] == "mnist"
     assert config["attack"] == "FrankWolfe(eps=0.2, steps=1)"
-    assert config["command"].startswith("wasserball ")
+    assert config["command"].startswith("wasserball")
     weights = load_file(out / "best.safetensors")
     for model in (zoo.load_model("mnist", weights=out / "best.safetensors"), zoo.load_model(out / "best.safetensors")):
         assert_same_weights(dict(model.state_dict()), weights)

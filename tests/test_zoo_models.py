@@ -200,7 +200,7 @@ def test_networks_are_found_by_their_weights(tmp_path: Path) -> None:
 FACTORY = """
 from dataclasses import dataclass
 import torch
-from beside import NETWORK
+from beside_model import NETWORK
 from wasserball import zoo
 
 @dataclass
@@ -240,7 +240,7 @@ class Network(torch.nn.Sequential):
 
 @pytest.fixture
 def factory(tmp_path: Path) -> Path:
-    (tmp_path / "beside.py").write_text("from wasserball.zoo import mnist_network as NETWORK\n")
+    (tmp_path / "beside_model.py").write_text("from wasserball.zoo import mnist_network as NETWORK\n")
     (tmp_path / "mine_model.py").write_text(FACTORY)
     torch.save(WEIGHTS, tmp_path / "digits.pt")
     return tmp_path / "mine_model.py"

@@ -2,7 +2,7 @@
 
 import csv
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -96,7 +96,9 @@ def _save(result: AttackResult, data: Data, first: int, out: Path) -> list[list[
         path = out / (Path(source).with_suffix(".png") if "." in source else Path(f"{first + sample:06d}.png"))
         path.parent.mkdir(parents=True, exist_ok=True)
         array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
-        Image.fromarray(array).save(path)
+        picture = BytesIO()
+        Image.fromarray(array).save(picture, "PNG")
+        write_whole(path, picture.getvalue())
         row = (result.labels, result.prediction, result.success, result.distance, result.valid)
         lines.append([path.relative_to(out).as_posix(), source, *(column[sample].item() for column in row)])
     return lines

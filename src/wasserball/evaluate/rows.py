@@ -37,7 +37,7 @@ def make_rows(unit: Unit, result: AttackResult) -> "pa.Table":
     }
     count = len(result)
     columns = {
-        "attack": pa.array([unit.attack] * count).dictionary_encode(),
+        "attack": pa.array([unit.attack] * count),
         "eps": pa.array([unit.eps] * count, pa.float64()),
     }
     columns |= {name: pa.array(column.cpu().numpy()) for name, column in plain.items()}

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,6 +176,19 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere", Path(__file__)):
         with pytest.raises(StoreError, match=f"{path} must be the folder of an evaluation"):
             wb.Run.open(path)
+
+
+def test_a_process_that_was_killed_at_the_very_beginning_is_no_obstacle(run: wb.Run) -> None:
+    before = run.rows().drop(["seconds"])
+    for path in (run.folder / "shards", run.folder / "images"):
+        shutil.rmtree(path)
+    (run.folder / "summary.json").unlink()
+    assert resume(run).rows().drop(["seconds"]).equals(before)  # the configuration was there, and nothing else
+    shutil.rmtree(run.folder)
+    run.folder.mkdir()
+    (run.folder / ".config.json.99.part").write_bytes(b"{")
+    assert resume(run).rows().drop(["seconds"]).equals(before)  # not even that
+    assert not list(run.folder.rglob(".*.part"))
 
 
 def test_what_a_killed_process_left_behind_is_cleared_away(run: wb.Run) -> None:

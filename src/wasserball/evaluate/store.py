@@ -75,15 +75,17 @@ class Run:
             there = cls.open(path)
             if differences := setting.differences(there.setting):
                 raise StoreError(f"{path} holds a run of another configuration: {'; '.join(differences)}")
-            for leftover in path.rglob(".*.part"):
-                leftover.unlink(missing_ok=True)
-            return there
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise StoreError(f"{path} must be a new or an empty folder, or that of a run to resume")
+        else:
+            if path.exists() and not (path.is_dir() and all(map(_is_leftover, path.iterdir()))):
+                raise StoreError(f"{path} must be a new or an empty folder, or that of a run to resume")
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(path / "config.json", setting.json(command).encode())
+            there = cls(path, setting, command)
         for name in ("shards", "images"):
-            (path / name).mkdir(parents=True, exist_ok=True)
-        write_whole(path / "config.json", setting.json(command).encode())
-        return cls(path, setting, command)
+            (path / name).mkdir(exist_ok=True)
+        for leftover in filter(_is_leftover, path.rglob(".*")):
+            leftover.unlink(missing_ok=True)
+        return there
 
     def shard(self, unit: Unit) -> Path:
         """Where the rows of a unit are."""
@@ -205,6 +207,11 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether this is what a process that was killed had not finished writing."""
+    return path.name.startswith(".") and path.suffix == ".part"
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from wasserball.checks import check_count
 from wasserball.evaluate.health import examine
 from wasserball.evaluate.outcomes import read_outcomes
 from wasserball.evaluate.plans import SparsePlans
-from wasserball.evaluate.progress import Watch, watching
+from wasserball.evaluate.progress import Watch, checking, watching
 from wasserball.evaluate.report import write_report
 from wasserball.evaluate.rows import make_rows
 from wasserball.evaluate.setting import (
@@ -108,14 +108,8 @@ def evaluate(
             _work(run, mine, victim, images, chosen, place, watch)
         workers.wait()
         if workers.leads and (missing or not (run.folder / "summary.json").exists()):
-            outcomes = read_outcomes(run)
-            worked = time.perf_counter()
-            health = examine(outcomes, victim, images, chosen, place, probes)
-            examined = time.perf_counter()
-            environment = describe_environment(place, workers.count)
-            environment["seconds"] = dict(work=round(worked - started, 3), health=round(examined - worked, 3))
-            write_summary(run, summarize(run, outcomes, health, environment))
-            write_report([run], run.folder / "report.html")
+            with checking(shown=progress):
+                _conclude(run, victim, images, chosen, place, probes, workers.count, started)
         workers.wait()
     return run
 
@@ -142,6 +136,27 @@ def _work(
         batch = Batch(unit, images, result.adversarial, plans, cost, result.bounds)
         run.write(batch, make_rows(unit, result))
         watch.finish(unit, int((~result.success).sum()))
+
+
+def _conclude(
+    run: Run,
+    model: Model,
+    data: Data,
+    attacks: dict[str, Attack],
+    device: torch.device,
+    probes: int,
+    workers: int,
+    started: float,
+) -> None:
+    """The verdict, once all the work is done."""
+    outcomes = read_outcomes(run)
+    worked = time.perf_counter()
+    health = examine(outcomes, model, data, attacks, device, probes)
+    examined = time.perf_counter()
+    environment = describe_environment(device, workers)
+    environment["seconds"] = dict(work=round(worked - started, 3), health=round(examined - worked, 3))
+    write_summary(run, summarize(run, outcomes, health, environment))
+    write_report([run], run.folder / "report.html")
 
 
 def load_batch(data: Data, first: int, last: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -101,3 +101,15 @@ def watching(mine: list[Unit], shown: bool) -> Iterator[Watch]:
     bar = _Bar(total, console)
     with bar.bar:
         yield bar
+
+
+@contextmanager
+def checking(shown: bool) -> Iterator[None]:
+    """A word on the terminal that the work is done and is being looked at."""
+    if not shown:
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("Health checks: a few more attacks, and the report"):
+        yield

@@ -76,14 +76,14 @@ class Run:
             if differences := setting.differences(there.setting):
                 raise StoreError(f"{path} holds a run of another configuration: {'; '.join(differences)}")
         else:
-            if path.exists() and not (path.is_dir() and all(map(_is_leftover, path.iterdir()))):
+            if path.exists() and not (path.is_dir() and all(map(is_leftover, path.iterdir()))):
                 raise StoreError(f"{path} must be a new or an empty folder, or that of a run to resume")
             path.mkdir(parents=True, exist_ok=True)
             write_whole(path / "config.json", setting.json(command).encode())
             there = cls(path, setting, command)
         for name in ("shards", "images"):
             (path / name).mkdir(exist_ok=True)
-        for leftover in filter(_is_leftover, path.rglob(".*")):
+        for leftover in filter(is_leftover, path.rglob(".*")):
             leftover.unlink(missing_ok=True)
         return there
 
@@ -209,7 +209,7 @@ def write_whole(path: Path, content: bytes) -> None:
             scratch.unlink(missing_ok=True)
 
 
-def _is_leftover(path: Path) -> bool:
+def is_leftover(path: Path) -> bool:
     """Whether this is what a process that was killed had not finished writing."""
     return path.name.startswith(".") and path.suffix == ".part"
 

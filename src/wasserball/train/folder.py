@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wasserball.evaluate.store import StoreError, write_whole
+from wasserball.evaluate.store import StoreError, is_leftover, write_whole
 from wasserball.train.history import Epoch, best_of
 from wasserball.train.setting import FORMAT, Setting
 from wasserball.zoo.weights import put_weights
@@ -42,13 +42,13 @@ class Folder:
                 )
             if differences := setting.differences(self._setting()):
                 raise StoreError(f"{self.path} holds a training of another configuration: {'; '.join(differences)}")
-            for leftover in self.path.glob(".*.part"):
-                leftover.unlink(missing_ok=True)
-            return
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise StoreError(f"{self.path} must be a new or an empty folder, or that of a training to resume")
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.config, setting.json(command).encode())
+        else:
+            if self.path.exists() and not (self.path.is_dir() and all(map(is_leftover, self.path.iterdir()))):
+                raise StoreError(f"{self.path} must be a new or an empty folder, or that of a training to resume")
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.config, setting.json(command).encode())
+        for leftover in filter(is_leftover, self.path.iterdir()):
+            leftover.unlink(missing_ok=True)
 
     def save(self, model: nn.Module, optimizer: Optimizer, history: Sequence[Epoch]) -> None:
         """Note that an epoch is finished, the last one of the history; with none, keep the weights of the beginning."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import wasserball as wb
 from tests.victims import CLASSES, grey_images, network, predictions
 from wasserball.evaluate import StoreError, loop
-from wasserball.evaluate.setting import fingerprint_data, fingerprint_model, name_attacks
+from wasserball.evaluate.setting import default_batch_size, fingerprint_data, fingerprint_model, name_attacks
 from wasserball.evaluate.summary import confidence_interval
 
 COUNT, STEPS = 10, 4
@@ -260,3 +260,16 @@ def test_fingerprints_see_any_change() -> None:
     assert fingerprint_data(data, COUNT) != fingerprint_data(changed, COUNT)
     assert fingerprint_data(data, 4) == fingerprint_data(changed, 4)
     assert fingerprint_data(data, 1)[1] == (1, 6, 6)
+
+
+def test_a_world_that_torchrun_did_not_make_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")  # as some schedulers do
+    assert evaluate(tmp_path / "run").summary["environment"]["workers"] == 1
+
+
+def test_a_unit_is_about_what_an_attack_takes_at_a_time() -> None:
+    attacks = name_attacks(["pgd"])
+    assert default_batch_size(attacks, (1, 28, 28), "cpu") == 256
+    assert default_batch_size(attacks, (3, 224, 224), "cpu") == 8
+    assert default_batch_size(attacks, (1, 28, 28), "cuda") == 2**25 // (25 * 28 * 28)
+    assert default_batch_size(attacks, (3, 224, 224), "cuda") == 64  # not a file for every 8 pictures

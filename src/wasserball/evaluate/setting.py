@@ -28,6 +28,9 @@ ATTACKS: dict[str, type[Attack]] = {
 }
 CPU_BATCH = 256
 """Images at a time on a CPU: more would not be faster, and a crash costs the time of one batch."""
+GPU_UNIT = 64
+"""Images in a unit on a GPU, at least, however few of them an attack takes at a time: a file for each 8 pictures of
+ImageNet would be too many files."""
 FINGERPRINT_SAMPLES = 16
 FORMAT = 1
 """Of the run folder."""
@@ -133,11 +136,11 @@ def check_radii(eps: float | Sequence[float]) -> tuple[float, ...]:
 
 
 def default_batch_size(attacks: Mapping[str, Attack], shape: Sequence[int], device: str) -> int:
-    """As many images as the attacks take at a time by themselves, on a CPU at most 256."""
+    """About as many images as the attacks take at a time by themselves."""
     images = torch.empty(1, *shape, device="meta")
     entries = max(math.prod(attack._largest_cost.plan_shape(images)) for attack in attacks.values())
     most = max(1, BATCH_ENTRIES // entries)
-    return min(most, CPU_BATCH) if device == "cpu" else most
+    return min(most, CPU_BATCH) if device == "cpu" else max(most, GPU_UNIT)
 
 
 def fingerprint_model(model: Model) -> str | None:

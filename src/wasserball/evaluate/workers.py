@@ -5,13 +5,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=30)
 """For processes that wait for each other: an attack takes as long as it takes, and torchrun notices who died."""
+
+LAUNCHED = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+"""What torchrun tells its processes."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,6 @@ class Workers:
 
     rank: int = 0
     count: int = 1
-    local_rank: int = 0
 
     @property
     def leads(self) -> bool:
@@ -31,18 +33,17 @@ class Workers:
         """Let the leader act, the others after it have the same: an error of the leader is everybody's."""
         if self.count == 1:
             return act()
-        outcome: list[T | None] = [None]
-        failure: list[Exception | None] = [None]
+        message: list[Any] = [None, None]
         if self.leads:
             try:
-                outcome = [act()]
+                message[0] = act()
             except Exception as error:
-                failure = [error]
-        message = [outcome[0], failure[0]]
+                message[1] = error
         dist.broadcast_object_list(message, src=0)
         if message[1] is not None:
-            raise message[1]  # type: ignore[misc]
-        return message[0]  # type: ignore[return-value]
+            raise message[1]
+        outcome: T = message[0]
+        return outcome
 
     def wait(self) -> None:
         """Until all are here."""
@@ -56,15 +57,16 @@ def join_workers() -> Iterator[Workers]:
 
     What they tell each other is small and in main memory, so gloo is enough on any device.
     """
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1 or not dist.is_available():
+    # Some schedulers set a WORLD_SIZE for whatever they start; without the rest it is none of ours.
+    launched = dist.is_available() and os.environ.keys() >= LAUNCHED
+    if not launched or int(os.environ["WORLD_SIZE"]) == 1:
         yield Workers()
         return
     ours = not dist.is_initialized()
     if ours:
         dist.init_process_group("gloo", timeout=PATIENCE)
     try:
-        yield Workers(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        yield Workers(dist.get_rank(), dist.get_world_size())
     finally:
         if ours:
             dist.destroy_process_group()

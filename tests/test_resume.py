@@ -99,7 +99,8 @@ def workers_of(launcher: int) -> list[int]:
     return [int(line) for line in listed.stdout.split()]
 
 
-def test_workers_share_the_work_and_one_may_die(tmp_path: Path) -> None:
+@pytest.mark.parametrize("victim", [0, 1])
+def test_workers_share_the_work_and_one_may_die(tmp_path: Path, victim: int) -> None:
     whole, out = undisturbed(tmp_path / "whole", 24), tmp_path / "shared"
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
     line = [*launcher, *command(out, 24)[1:]]
@@ -107,7 +108,7 @@ def test_workers_share_the_work_and_one_may_die(tmp_path: Path) -> None:
     wait_for(out, 2, process)
     children = workers_of(process.pid)
     assert len(children) == 2
-    os.kill(children[1], signal.SIGKILL)
+    os.kill(children[victim], signal.SIGKILL)
     _, said = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, said
     run = wb.Run.open(out)

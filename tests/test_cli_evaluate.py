@@ -221,6 +221,15 @@ def test_attack_takes_pictures_without_labels(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.png", "b.png", "results.csv"}
 
 
+def test_pictures_that_the_model_cannot_take_are_named(tmp_path: Path) -> None:
+    (tmp_path / "3").mkdir()
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / "3" / "a.png")
+    for arguments in (["attack", tmp_path, "--eps=.1"], ["evaluate", "--data", tmp_path]):
+        result = invoke(*arguments, "--out", tmp_path / "out")
+        assert result.exit_code == 1
+        assert "(3, 32, 32), but: Given groups=1, weight of size" in said(result)
+
+
 def test_attack_keeps_to_the_box(tmp_path: Path) -> None:
     result = invoke("attack", "mnist-sample", "--eps=.3", "--attack=sinkhorn", "--out", tmp_path)
     assert result.exit_code == 2

@@ -205,7 +205,7 @@ def test_a_folder_that_is_in_use_is_not_overwritten(run: wb.Run, tmp_path: Path)
 
 
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
-    from wasserball.evaluate.store import locked
+    from wasserball.evaluate.folder import locked
 
     with locked(tmp_path / "run", wanted=True), pytest.raises(StoreError, match="written to by another process"):
         evaluate(tmp_path / "run")
@@ -221,6 +221,11 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
         (dict(attacks=["pgd", wb.PGD(eps=0.3)]), "attacks must differ"),
         (dict(attacks=[wb.PGD(eps=0, targeted=True)]), "attacks must not be targeted"),
         (dict(attacks=[wb.PGD(eps=0, cost=wb.DenseCost(torch.ones(36, 36) - torch.eye(36)))]), "between pixels"),
+        (dict(attacks=[wb.PGD(eps=0, bounds=(0, 2))]), r"attacks must have the bounds \(0, 1\)"),
+        (
+            dict(data=(torch.ones(2, 3, 8, 8), torch.zeros(2).long())),
+            r"model must take images of images, \(3, 8, 8\), but",
+        ),
         (dict(eps=[]), "eps must hold at least one radius"),
         (dict(eps=[0.1, 0.1]), "none twice"),
         (dict(eps=[-1.0]), "eps must be finite and >= 0"),

@@ -14,6 +14,7 @@ import torch
 
 import wasserball as wb
 from wasserball.attacks.result import Queries
+from wasserball.evaluate.folder import StoreError
 from wasserball.evaluate.health import Finding
 from wasserball.evaluate.known import KNOWN, find_known
 from wasserball.evaluate.outcomes import read_outcomes
@@ -23,7 +24,7 @@ from wasserball.evaluate.report.charts import Line, Point, curve, histogram
 from wasserball.evaluate.report.verdict import percent
 from wasserball.evaluate.rows import make_rows
 from wasserball.evaluate.setting import Setting, Unit, fingerprint_model, name_attacks
-from wasserball.evaluate.store import Batch, Run, StoreError
+from wasserball.evaluate.store import Batch, Run
 from wasserball.evaluate.summary import summarize, write_summary
 
 HEALTH = (Finding("batches", "pass", "All is the same one by one."), Finding("steps", "warn", "Give it more steps."))
@@ -41,6 +42,7 @@ def begin(folder: Path, shape: tuple[int, int, int], samples: int, **changes: An
         shape=shape,
         classes=None,
         attacks={"pgd": "PGD(eps=0.0)"},
+        costs={},
         eps=(0.1,),
         batch_size=100,
         device="cpu",
@@ -69,7 +71,7 @@ def attacked_run(folder: Path) -> Run:
         assert result.plan is not None
         assert isinstance(result.cost, wb.LocalCost)
         plans = SparsePlans.pack(result.plan)
-        batch = Batch(unit, images[chosen], result.adversarial, plans, result.cost, result.bounds)
+        batch = Batch(unit, images[chosen], result.adversarial, plans, result.cost)
         run.write(batch, make_rows(unit, result))
     return finish(run)
 
@@ -129,7 +131,7 @@ def made_up_batch(unit: Unit, clean: torch.Tensor, generator: torch.Generator, *
     values = torch.rand(count, 80, generator=generator)
     counts = torch.full((count,), 80)
     plans = SparsePlans((25, *clean.shape[1:]), counts, entries.flatten(), values.flatten()) if planned else None
-    return Batch(unit, clean, adversarial, plans, wb.LocalCost(), (0, 1)), make_rows(unit, result)
+    return Batch(unit, clean, adversarial, plans, wb.LocalCost()), make_rows(unit, result)
 
 
 def text_of(page: str) -> str:

@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 import wasserball as wb
 from tests.victims import grey_images, network, predictions
 from wasserball.evaluate import StoreError
+from wasserball.evaluate.folder import write_whole
 from wasserball.evaluate.plans import SparsePlans
 from wasserball.evaluate.recheck import recheck, recheck_summary
-from wasserball.evaluate.store import write_whole
 from wasserball.threat import LocalCost
 
 EPS, COUNT = 0.2, 6
@@ -208,13 +208,22 @@ def test_a_second_look_finds_nothing_wrong_with_an_honest_run(run: wb.Run) -> No
 def test_a_second_look_believes_no_image(run: wb.Run) -> None:
     unit = run.done()[0]
     tensors = load_file(run.images(unit))
-    with_metadata = {"cost": json.dumps(dict(window=5, metric="euclidean", power=1.0)), "bounds": "[0, 1]"}
+    with_metadata = {"cost": json.dumps(dict(window=5, metric="euclidean", power=1.0))}
     moved = tensors["adversarial"].clone()
     moved[1, 0, 0, 0] = (moved[1, 0, 0, 0] + 0.5) % 1
     save_file(tensors | {"adversarial": moved}, run.images(unit), with_metadata)
     [check, _] = recheck(run)
     assert check.certified == 2
     assert any("sample 1: is called valid, but" in problem for problem in check.problems)
+
+
+def test_a_second_look_believes_no_cost(run: wb.Run) -> None:
+    """In another metric the same plan is cheaper."""
+    unit = run.done()[0]
+    cost = {"cost": json.dumps(dict(window=5, metric="linf", power=1.0))}
+    save_file(load_file(run.images(unit)), run.images(unit), cost)
+    [check, _] = recheck(run)
+    assert any("has the cost" in problem and "linf" in problem for problem in check.problems)
 
 
 def change_rows(run: wb.Run, **columns: Any) -> None:
@@ -235,7 +244,10 @@ def test_a_second_look_believes_no_row(run: wb.Run) -> None:
     [check, _] = recheck(run)
     assert len([problem for problem in check.problems if "success contradicts" in problem]) == 3
     assert any("robust_accuracy" in problem for problem in recheck_summary(run))
-    change_rows(run, success=rows["success"], index=[5, 6, 7])
+    change_rows(run, success=rows["success"], eps=[0.1] * 3)
+    [check, _] = recheck(run)
+    assert any("rows of another attack or radius" in problem for problem in check.problems)
+    change_rows(run, eps=rows["eps"], index=[5, 6, 7])
     [check, _] = recheck(run)
     assert "must be those of samples 0 to 2" in check.problems[0]
 

@@ -334,7 +334,7 @@ def test_a_folder_that_is_not_this_training_is_refused(tmp_path: Path) -> None:
     kept = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(StoreError, match="holds a training already: resume it"):
         train(perceptron(), bars(), out=out, **options)
-    with pytest.raises(StoreError, match=r"another configuration: epochs is 2 here and 1 there; rate is 0\.5 here"):
+    with pytest.raises(StoreError, match=r"another configuration: epochs is 2, there 1; rate is 0\.5"):
         train(perceptron(), bars(), out=out, resume=True, **options | dict(epochs=2, rate=0.5))
     images, labels = bars()
     with pytest.raises(StoreError, match="data_fingerprint is"):
@@ -419,7 +419,7 @@ def test_the_command_writes_weights_that_the_zoo_reads(tmp_path: Path, digits: P
     assert "resume it (--resume)" in again.output
     other = invoke("--data", digits, "--out", out, "--eps", 0.3, *COMMON, "--resume")
     assert other.exit_code == 1
-    assert "FrankWolfe(eps=0.3, steps=1)' here and" in other.output
+    assert 'FrankWolfe(eps=0.3, steps=1)", there' in other.output
     assert invoke("--data", digits, "--out", out, "--eps", 0.2, *COMMON, "--resume").exit_code == 0
 
     tuned = invoke("--data", digits, "--out", tmp_path / "tuned", "--weights", out / "best.safetensors", *COMMON)

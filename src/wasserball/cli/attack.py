@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from wasserball.attacks import AttackResult
 from wasserball.cli import app as shared
 from wasserball.cli.app import app
+from wasserball.evaluate.folder import write_whole
+from wasserball.evaluate.loop import check_fit
 from wasserball.evaluate.setting import default_batch_size
-from wasserball.evaluate.store import write_whole
 from wasserball.zoo import Data
 
 COLUMNS = ("file", "source", "label", "prediction", "success", "distance", "valid")
@@ -51,6 +52,7 @@ def attack(
     with shared.clear_errors(f"The pictures that are finished are in {out}."):
         victim = shared.open_model(model, weights, normalize, place)
         pictures = shared.open_data(data, split, size)
+        check_fit(victim, pictures, place)
         count = min(limit or len(pictures), len(pictures))
         shape = pictures.batch(0, 1)[0].shape[1:]
         few = batch_size or default_batch_size({attack: chosen}, shape, place.type)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from wasserball.attacks import Attack
-from wasserball.attacks.classifier import Model
+from wasserball.attacks.classifier import Classifier, Model, frozen
 from wasserball.checks import check_count
+from wasserball.evaluate.folder import StoreError, locked
 from wasserball.evaluate.health import examine
 from wasserball.evaluate.outcomes import read_outcomes
 from wasserball.evaluate.plans import SparsePlans
@@ -28,11 +29,11 @@ from wasserball.evaluate.setting import (
     fingerprint_model,
     name_attacks,
 )
-from wasserball.evaluate.store import Batch, Run, StoreError, locked
+from wasserball.evaluate.store import Batch, Run
 from wasserball.evaluate.summary import describe_environment, summarize, write_summary
 from wasserball.evaluate.workers import join_workers
 from wasserball.threat import LocalCost
-from wasserball.zoo import Data, load_data, load_model
+from wasserball.zoo import Data, load_data, load_model, model_name
 
 
 def evaluate(
@@ -69,13 +70,14 @@ def evaluate(
         check_count("batch_size", batch_size)
     if isinstance(probes, bool) or not isinstance(probes, int) or probes < 0:
         raise ValueError(f"probes must be an integer >= 0, got {probes!r}")
-    words = name or (model if isinstance(model, str) else type(model).__name__)
+    words = name or (model_name(model) if isinstance(model, str) else type(model).__name__)
     victim = load_model(model) if isinstance(model, str) else model
     images = data if isinstance(data, Data) else load_data(data)
     samples = len(images) if limit is None else min(limit, len(images))
     if samples == 0:
         raise ValueError(f"data must hold at least one sample, got {images.name} with none")
     place = _place(victim) if device is None else torch.device(device)
+    check_fit(victim, images, place)
     fingerprint, shape = fingerprint_data(images, samples)
     setting = Setting(
         model=words,
@@ -86,6 +88,7 @@ def evaluate(
         shape=shape,
         classes=images.classes,
         attacks={key: repr(attack) for key, attack in chosen.items()},
+        costs={key: repr(attack._largest_cost) for key, attack in chosen.items()},
         eps=radii,
         batch_size=batch_size or default_batch_size(chosen, shape, place.type),
         device=place.type,
@@ -133,7 +136,7 @@ def _work(
         plans = None if result.plan is None else SparsePlans.pack(result.plan)
         cost = result.cost
         assert isinstance(cost, LocalCost)
-        batch = Batch(unit, images, result.adversarial, plans, cost, result.bounds)
+        batch = Batch(unit, images, result.adversarial, plans, cost)
         run.write(batch, make_rows(unit, result))
         watch.finish(unit, int((~result.success).sum()))
 
@@ -166,6 +169,17 @@ def load_batch(data: Data, first: int, last: int, device: torch.device) -> tuple
     if len(unknown):
         raise ValueError(f"data must have labels to evaluate on, {data.where(first + int(unknown[0]))} has none")
     return images.to(device), labels.to(device)
+
+
+def check_fit(model: Model, data: Data, device: torch.device) -> None:
+    """See that the model can take such images at all: torch's own errors speak of layers, not of data."""
+    images, _ = data.batch(0, 1)
+    try:
+        with frozen(model), torch.no_grad():
+            Classifier(model, images.to(device), draws=1).logits(images.to(device))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"model must take images of {data.name}, {tuple(images.shape[1:])}, but: {reason}") from error
 
 
 def _recall(run: Run, watch: Watch) -> None:

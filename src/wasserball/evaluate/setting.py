@@ -1,11 +1,10 @@
 """What an evaluation is asked to do: the identity of a run, and the pieces of work that it comes to."""
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -16,6 +15,7 @@ from wasserball.attacks import PGD, Attack, Auto, FrankWolfe, MinimalRadius, Pro
 from wasserball.attacks.attack import BATCH_ENTRIES
 from wasserball.attacks.classifier import Model
 from wasserball.checks import check_per_sample
+from wasserball.evaluate.folder import Identity
 from wasserball.threat import LocalCost
 from wasserball.zoo import Data
 
@@ -51,7 +51,7 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(Identity):
     """All that the figures of a run depend on, as ``config.json`` keeps it. Two runs with the same one agree."""
 
     model: str
@@ -66,6 +66,8 @@ class Setting:
     classes: tuple[str, ...] | None
     attacks: dict[str, str]
     """Each attack as Python would write it, under its name."""
+    costs: dict[str, str]
+    """What a move costs each of them, written likewise: the certificates are for just that."""
     eps: tuple[float, ...]
     batch_size: int
     device: str
@@ -79,22 +81,13 @@ class Setting:
             last = min(first + self.batch_size, self.samples)
             yield from (Unit(attack, eps, first, last) for attack in self.attacks for eps in self.eps)
 
-    def json(self, command: str) -> str:
-        """As ``config.json``, with the command that repeats the run."""
-        return json.dumps(asdict(self) | {"command": command}, indent=2, ensure_ascii=False) + "\n"
-
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Self:
-        """What :meth:`json` wrote; ``KeyError`` or ``TypeError`` for anything else."""
+        """What :meth:`Identity.json` wrote; ``KeyError`` or ``TypeError`` for anything else."""
         known = {item.name: content[item.name] for item in fields(cls)}
         for name in ("shape", "eps", "classes"):
             known[name] = None if known[name] is None else tuple(known[name])
         return cls(**known)
-
-    def differences(self, other: "Setting") -> list[str]:
-        """In what two settings differ, in words."""
-        pairs = ((item.name, getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
-        return [f"{name} is {_short(mine)}, there {_short(theirs)}" for name, mine, theirs in pairs if mine != theirs]
 
 
 def name_attacks(attacks: Sequence[str | Attack]) -> dict[str, Attack]:
@@ -113,6 +106,8 @@ def name_attacks(attacks: Sequence[str | Attack]) -> dict[str, Attack]:
             raise ValueError(f"attacks must hold names or attacks, got {type(attack).__name__}")
         if made.targeted:
             raise ValueError(f"attacks must not be targeted, since the labels are those of the data, got {made!r}")
+        if tuple(made.bounds) != (0, 1):
+            raise ValueError(f"attacks must have the bounds (0, 1), which are those of the data, got {made!r}")
         if not isinstance(made.cost, LocalCost):
             raise ValueError(f"attacks must move mass between pixels, got a {type(made.cost).__name__} in {made!r}")
         stem = next((name for name, kind in ATTACKS.items() if type(made) is kind), type(made).__name__.lower())
@@ -165,8 +160,3 @@ def fingerprint_data(data: Data, samples: int) -> tuple[str, tuple[int, ...]]:
         digest.update(images.numpy().tobytes())
         digest.update(str(labels.tolist()).encode())
     return digest.hexdigest()[:32], tuple(images.shape[1:])
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from wasserball.evaluate.folder import StoreError, claim, write_whole
 from wasserball.evaluate.plans import SparsePlans
 from wasserball.evaluate.setting import FORMAT, Setting, Unit
 from wasserball.plan import pack_cost, unpack_cost
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LEVELS = 255
-
-
-class StoreError(ValueError):
-    """A run folder, or a file in it, that is not what it should be. The message names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +36,6 @@ class Batch:
     plans: SparsePlans | None
     """None where the attack has no plan to show."""
     cost: LocalCost
-    bounds: tuple[float, float]
 
 
 class Run:
@@ -69,23 +65,10 @@ class Run:
     def begin(cls, folder: str | os.PathLike[str], setting: Setting, command: str, *, resume: bool) -> "Run":
         """A new run, or with ``resume`` what there is of the same one."""
         path = Path(folder)
-        if (path / "config.json").exists():
-            if not resume:
-                raise StoreError(f"{path} holds a run already: resume it (--resume), or choose another folder")
-            there = cls.open(path)
-            if differences := setting.differences(there.setting):
-                raise StoreError(f"{path} holds a run of another configuration: {'; '.join(differences)}")
-        else:
-            if path.exists() and not (path.is_dir() and all(map(is_leftover, path.iterdir()))):
-                raise StoreError(f"{path} must be a new or an empty folder, or that of a run to resume")
-            path.mkdir(parents=True, exist_ok=True)
-            write_whole(path / "config.json", setting.json(command).encode())
-            there = cls(path, setting, command)
+        claim(path, "run", setting, command, lambda: cls.open(path).setting, resume=resume)
         for name in ("shards", "images"):
             (path / name).mkdir(exist_ok=True)
-        for leftover in filter(is_leftover, path.rglob(".*")):
-            leftover.unlink(missing_ok=True)
-        return there
+        return cls.open(path)
 
     def shard(self, unit: Unit) -> Path:
         """Where the rows of a unit are."""
@@ -116,9 +99,9 @@ class Run:
 
         unit = batch.unit
         if not self.clean(unit).exists():
-            write_whole(self.clean(unit), save(_pack_images("clean", batch.clean, batch.bounds[1])))
+            write_whole(self.clean(unit), save({"clean": _in_bytes(batch.clean)}))
         metadata, tensors = pack_cost(batch.cost)
-        metadata |= {"unit": json.dumps(unit._asdict()), "bounds": json.dumps(batch.bounds)}
+        metadata |= {"unit": json.dumps(unit._asdict())}
         tensors |= {"adversarial": batch.adversarial.cpu().contiguous()}
         if batch.plans is not None:
             tensors |= batch.plans.tensors()
@@ -130,10 +113,11 @@ class Run:
     def read(self, unit: Unit) -> Batch:
         """The images of a unit that is done."""
         with _opened(self.clean(unit)) as file:
-            clean = _unpack_images("clean", file)
+            clean = file.get_tensor("clean")
+            clean = clean if clean.is_floating_point() else clean.float() / LEVELS
         with _opened(self.images(unit)) as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            cost, bounds = unpack_cost(file), tuple(json.loads(file.metadata()["bounds"]))
+            cost = unpack_cost(file)
             plans = SparsePlans.of(tensors, cost.plan_shape(clean)) if "plan_values" in tensors else None
             adversarial = tensors["adversarial"]
             if (
@@ -142,7 +126,7 @@ class Run:
                 or not isinstance(cost, LocalCost)
             ):
                 raise ValueError(f"it holds {tuple(adversarial.shape)} beside clean images {tuple(clean.shape)}")
-        return Batch(unit, clean, adversarial, plans, cost, (bounds[0], bounds[1]))
+        return Batch(unit, clean, adversarial, plans, cost)
 
     def rows(self, units: Sequence[Unit] | None = None, columns: Sequence[str] | None = None) -> "pa.Table":
         """The rows of all units that are done (or of some of them), in the order of the work."""
@@ -193,27 +177,6 @@ class Run:
                 raise StoreError(f"{images} is missing, though {path.name} is there; delete that to do the batch again")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; what was there before stays until then. An error names the file."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, f"could not be written ({error.strerror})", str(path)) from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
-
-
-def is_leftover(path: Path) -> bool:
-    """Whether this is what a process that was killed had not finished writing."""
-    return path.name.startswith(".") and path.suffix == ".part"
-
-
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """A safetensors file; whatever is wrong with it is said with its name."""
@@ -230,49 +193,8 @@ def _damaged(path: Path, error: Exception) -> StoreError:
     return StoreError(f"{path} is damaged or no file of a run ({error}); delete it and resume to do that batch again")
 
 
-def _pack_images(name: str, images: Tensor, high: float) -> dict[str, Tensor]:
+def _in_bytes(images: Tensor) -> Tensor:
     """As bytes where they hold just these values, else as they are."""
     images = images.cpu().contiguous()
-    levels = (images * (LEVELS / high)).round().to(torch.uint8)
-    scale = torch.tensor(high, dtype=images.dtype)
-    if torch.equal(_from_levels(levels, scale), images):
-        return {name: levels, f"{name}_scale": scale}
-    return {name: images}
-
-
-def _unpack_images(name: str, file: Any) -> Tensor:
-    images: Tensor = file.get_tensor(name)
-    return images if images.is_floating_point() else _from_levels(images, file.get_tensor(f"{name}_scale"))
-
-
-def _from_levels(levels: Tensor, scale: Tensor) -> Tensor:
-    return levels.to(scale.dtype) / LEVELS * scale
-
-
-@contextmanager
-def locked(folder: str | os.PathLike[str], *, wanted: bool) -> Iterator[None]:
-    """The folder for this process alone, where the system has such locks; the lock is gone with the process."""
-    try:
-        import fcntl
-    except ImportError:
-        wanted = False
-    if not wanted:
-        yield
-        return
-    path = Path(folder)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise StoreError(f"{folder} must be a folder, got a file") from None
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise StoreError(f"{folder} is being written to by another process") from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        yield
-    finally:
-        os.close(descriptor)
+    levels = (images * LEVELS).round().to(torch.uint8)
+    return levels if torch.equal(levels.float() / LEVELS, images) else images

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from wasserball import __version__
+from wasserball.evaluate.folder import write_whole
 from wasserball.evaluate.health import Finding
 from wasserball.evaluate.outcomes import Outcome, Outcomes
-from wasserball.evaluate.store import Run, write_whole
+from wasserball.evaluate.store import Run
 from wasserball.hardware import hardware_name
 
 CONFIDENCE = 1.959964

@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from wasserball.evaluate.store import StoreError, is_leftover, write_whole
+from wasserball.evaluate.folder import StoreError, claim, write_whole
 from wasserball.train.history import Epoch, best_of
 from wasserball.train.setting import FORMAT, Setting
 from wasserball.zoo.weights import put_weights
@@ -35,20 +35,7 @@ class Folder:
 
     def begin(self, setting: Setting, command: str, *, resume: bool) -> None:
         """Make it that of a new training, or with ``resume`` see that it is that of the same one."""
-        if self.config.exists():
-            if not resume:
-                raise StoreError(
-                    f"{self.path} holds a training already: resume it (--resume), or choose another folder"
-                )
-            if differences := setting.differences(self._setting()):
-                raise StoreError(f"{self.path} holds a training of another configuration: {'; '.join(differences)}")
-        else:
-            if self.path.exists() and not (self.path.is_dir() and all(map(is_leftover, self.path.iterdir()))):
-                raise StoreError(f"{self.path} must be a new or an empty folder, or that of a training to resume")
-            self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self.config, setting.json(command).encode())
-        for leftover in filter(is_leftover, self.path.iterdir()):
-            leftover.unlink(missing_ok=True)
+        claim(self.path, "training", setting, command, self._setting, resume=resume)
 
     def save(self, model: nn.Module, optimizer: Optimizer, history: Sequence[Epoch]) -> None:
         """Note that an epoch is finished, the last one of the history; with none, keep the weights of the beginning."""

@@ -10,8 +10,9 @@ from torch import nn
 
 from wasserball.attacks import PGD, Attack, FrankWolfe
 from wasserball.checks import check_count
+from wasserball.evaluate.folder import locked
+from wasserball.evaluate.loop import check_fit
 from wasserball.evaluate.setting import fingerprint_data
-from wasserball.evaluate.store import locked
 from wasserball.train.folder import Folder
 from wasserball.train.held_out import HeldOut
 from wasserball.train.history import Epoch, Training
@@ -88,6 +89,7 @@ def train(
     with locked(out, wanted=True), watching(setting, progress) as watch:
         folder.begin(setting, command or f"wb.train({setting.model}, {images.name!r}, …)", resume=resume)
         model.to(place)
+        check_fit(model, images, place)
         optimizer = torch.optim.Adam(parameters, lr=rate)
         trainer = Trainer(model=model, optimizer=optimizer, attack=attack, data=images, setting=setting, device=place)
         return Training(folder.path, _work(trainer, others, folder, watch))

@@ -1,9 +1,8 @@
 """What a training is asked to do: the identity of its folder, and what follows from it for each step."""
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from torch import Tensor
@@ -11,13 +10,14 @@ from torch import Tensor
 from wasserball import __version__
 from wasserball.attacks import Attack
 from wasserball.checks import check_count, check_positive
+from wasserball.evaluate.folder import Identity
 
 FORMAT = 1
 """Of the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(Identity):
     """All that the weights depend on, as ``config.json`` keeps it. Steps are counted from 0, through all epochs."""
 
     model: str
@@ -67,19 +67,10 @@ class Setting:
         """The learning rate, on a cosine from ``rate`` to 0."""
         return self.rate * (1 + math.cos(math.pi * step / (self.epochs * self.steps))) / 2
 
-    def json(self, command: str) -> str:
-        """As ``config.json``, with the command that repeats the training."""
-        return json.dumps(asdict(self) | {"command": command}, indent=2, ensure_ascii=False) + "\n"
-
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Self:
-        """What :meth:`json` wrote; ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        """What :meth:`Identity.json` wrote; ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         return cls(**{item.name: content[item.name] for item in fields(cls)})
-
-    def differences(self, other: "Setting") -> list[str]:
-        """In what two settings differ, in words."""
-        pairs = ((item.name, getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
-        return [f"{name} is {mine!r} here and {theirs!r} there" for name, mine, theirs in pairs if mine != theirs]
 
 
 def check_attack(attack: object) -> Attack:

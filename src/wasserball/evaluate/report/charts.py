@@ -96,15 +96,23 @@ class Chart:
 
     width: float
     height: float
-    left: float
-    right: float
-    top: float
-    bottom: float
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     lines: tuple[Drawn, ...] = ()
     labels: tuple[Label, ...] = ()
     bars: tuple[Bar, ...] = ()
+    left = LEFT
+    top = TOP
+
+    @property
+    def right(self) -> float:
+        """Where the x axis ends."""
+        return self.width - RIGHT
+
+    @property
+    def bottom(self) -> float:
+        """Where the y axis begins."""
+        return self.height - BOTTOM
 
 
 def curve(lines: Sequence[Line], radii: Sequence[float], width: float, height: float) -> Chart:
@@ -126,10 +134,6 @@ def curve(lines: Sequence[Line], radii: Sequence[float], width: float, height: f
     return Chart(
         width,
         height,
-        LEFT,
-        right,
-        TOP,
-        bottom,
         x_ticks=_thin([Tick(place(eps, 0)[0], f"{eps:g}") for eps in sorted({0.0, *radii, largest})]),
         y_ticks=tuple(Tick(place(0, share / 100)[1], str(share)) for share in (0, 25, 50, 75, 100)),
         lines=tuple(drawn),
@@ -156,10 +160,6 @@ def histogram(distances: npt.NDArray[np.float64], eps: float, width: float, heig
     return Chart(
         width,
         height,
-        LEFT,
-        right,
-        TOP,
-        bottom,
         x_ticks=tuple(ticks),
         y_ticks=tuple(Tick(bottom - (bottom - TOP) * level / ceiling, f"{level:,}") for level in levels),
         bars=tuple(bars),

@@ -130,8 +130,7 @@ def _collect(
 
 def _develop(shots: Shots, batch: Batch, places: Indices, picks: Indices, size: tuple[int, int]) -> Bytes:
     """Put some samples of a unit in their places, and return the clean images."""
-    white = batch.bounds[1]
-    clean, dirty = (_reduce(images[picks].double() / white, size) for images in (batch.clean, batch.adversarial))
+    clean, dirty = (_reduce(images[picks].double(), size) for images in (batch.clean, batch.adversarial))
     change = dirty - clean
     scale = np.abs(change).max(axis=(1, 2, 3))
     share = change / np.where(scale > 0, scale, 1)[:, None, None, None]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wasserball import __version__
+from wasserball.evaluate.folder import StoreError, write_whole
 from wasserball.evaluate.known import Known, find_known
 from wasserball.evaluate.outcomes import Outcomes, read_outcomes
 from wasserball.evaluate.report.charts import SIZES, Chart, Line, Point, curve, histogram
@@ -27,7 +28,7 @@ from wasserball.evaluate.report.verdict import (
     table,
     trust,
 )
-from wasserball.evaluate.store import Run, StoreError, write_whole
+from wasserball.evaluate.store import Run
 
 COLOURS = 6
 """In the style sheet; more lines begin again."""

@@ -176,7 +176,7 @@ def check_fit(model: Model, data: Data, device: torch.device) -> None:
     images, _ = data.batch(0, 1)
     try:
         with frozen(model), torch.no_grad():
-            Classifier(model, images.to(device), draws=1).logits(images.to(device))
+            model(images.to(device, Classifier(model, images, draws=1).dtype))
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"model must take images of {data.name}, {tuple(images.shape[1:])}, but: {reason}") from error

@@ -70,13 +70,13 @@ class Slope(NamedTuple):
 class Classifier:
     """Logits in float32 or better, with clear errors instead of nonsense; ``draws`` of a stochastic model averaged."""
 
-    def __init__(self, model: Model, images: Tensor, draws: int) -> None:
+    def __init__(self, model: Model, images: Tensor, draws: int, *, suspicious: bool = True) -> None:
         self.model, self.draws = model, draws
         self.classes: int | None = None
         # Half precision models want half precision images; what they are given is the float32 image, rounded.
         parameters = model.parameters() if isinstance(model, nn.Module) else iter(())
         self.dtype = next((p.dtype for p in parameters if p.is_floating_point()), images.dtype)
-        self._suspicious = True
+        self._suspicious = suspicious
         if images.is_cuda:
             _wake(images.device)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
 from wasserball.attacks.classifier import Slope
 from wasserball.attacks.state import keep
-from wasserball.attacks.trial import Lookout, Trial
+from wasserball.attacks.trial import Trial
 from wasserball.checks import check_positive
 from wasserball.kernels import Backend
 from wasserball.operators import box_step, project_box, project_step
@@ -25,6 +25,10 @@ LEAP = 32.0
 SATURATION = 0.75
 """… or this share of all that any step could spend, if that is less."""
 MOMENTUM = 0.75
+ROUNDS = 3
+"""Of the duals of ball and box in a step: where it leads is only where the next one starts …"""
+LAST_ROUNDS = 12
+"""… but for the last one, where nobody judges and repairs it."""
 PATIENCE = 0.75
 """The share of the steps between two checkpoints that must raise the loss for the step size to stay."""
 
@@ -63,11 +67,11 @@ class PGD(Ascent):
     def _search(self, trial: Trial, start: int) -> None:
         inside = self.box == "loop"
         walk = Walk.start(trial, trial.survivors())
-        best = Best.start(walk) if inside or self.step is None else None
+        best = Best.start(walk) if self.step is None or (inside and trial.judges) else None
         checks = checkpoints(self.steps) if self.step is None else {}
         momentum = self.momentum if self.momentum is not None else MOMENTUM if self.step is None else 0.0
         image, velocity = walk.mass, None
-        lookout = Lookout(trial)
+        lookout = trial.lookout()
         for number in range(self.steps):
             slope, fooled = trial.peek(image, walk.samples, behind_clamp=not inside)
             del image  # there is no room for what is not needed again
@@ -97,8 +101,13 @@ class PGD(Ascent):
             if momentum and velocity is not None:
                 direction = torch.add(direction, velocity, alpha=momentum, out=velocity)
             velocity = direction if momentum else None
-            image = walk.advance(direction, self.cost, self.bounds if inside else None, self.backend)
+            last = not trial.judges and number == self.steps - 1
+            rounds = LAST_ROUNDS if last else ROUNDS
+            image = walk.advance(direction, self.cost, self.bounds if inside else None, self.backend, rounds)
             trial.report((number + 1) / self.steps, len(walk.samples))
+        if not trial.judges:
+            trial.take(*self._end(walk, image))
+            return
         del image, direction, velocity
         if inside:
             assert best is not None
@@ -115,6 +124,14 @@ class PGD(Ascent):
         step = torch.full_like(walk.budget, self.step)
         check_step(step, direction)
         return step
+
+    def _end(self, walk: "Walk", image: Tensor) -> tuple[Tensor, Tensor]:
+        """The images where the walk ended and what they cost; those that are still to see the box do so now, nearly."""
+        if self.box == "final":
+            walk.lam = torch.zeros_like(walk.lam)
+            still = torch.zeros_like(walk.mass)
+            image = walk.advance(still, self.cost, self.bounds, self.backend, LAST_ROUNDS)
+        return image, walk.spent
 
     def _offer_repaired(self, walk: "Walk", trial: Trial) -> None:
         for at in trial.pieces(torch.arange(len(walk.samples), device=walk.samples.device)):
@@ -139,6 +156,7 @@ class Walk:
     lam: Tensor
     mu: Tensor | None
     step: Tensor
+    spent: Tensor
     fits: Tensor
     """Whether the plan is in ball and box, nearly. One that is not is shown to the model for its gradient only: its
     loss can be higher than any that an attack could return."""
@@ -148,17 +166,25 @@ class Walk:
         """At the clean images."""
         mass, budget = trial.ball_of(samples)
         zeros, nobody = torch.zeros_like(budget), torch.zeros_like(samples, dtype=torch.bool)
-        return cls(samples, mass, budget, trial.cost.identity(mass), zeros, None, zeros, nobody)
+        return cls(samples, mass, budget, trial.cost.identity(mass), zeros, None, zeros, zeros, nobody)
 
     def advance(
-        self, direction: Tensor, cost: Cost, bounds: tuple[float, float] | None, backend: Backend | None
+        self,
+        direction: Tensor,
+        cost: Cost,
+        bounds: tuple[float, float] | None,
+        backend: Backend | None,
+        rounds: int = ROUNDS,
     ) -> Tensor:
         """A step along ``direction``, and the projection onto the ball, or ball and box where there are ``bounds``;
         returns the images that this leads to."""
         problem = self.plan, direction, self.step, self.mass, self.budget, cost
         how: dict[str, Any] = dict(lam=self.lam, backend=backend, out=self.plan, validate=False)
-        moved = project_step(*problem, **how) if bounds is None else box_step(*problem, bounds, mu=self.mu, **how)
-        self.lam, self.mu, self.fits = moved.lam, moved.mu, moved.converged
+        if bounds is None:
+            moved = project_step(*problem, **how)
+        else:
+            moved = box_step(*problem, bounds, mu=self.mu, rounds=rounds, **how)
+        self.lam, self.mu, self.spent, self.fits = moved.lam, moved.mu, moved.spent, moved.converged
         return moved.image
 
 

@@ -4,7 +4,7 @@ from wasserball.zoo.bundle import load_sample
 from wasserball.zoo.data import Data
 from wasserball.zoo.idx import load_mnist
 from wasserball.zoo.models import load_model, model_name
-from wasserball.zoo.networks import NETWORKS, Normalize, cifar_resnet, mnist_network, resnet50
+from wasserball.zoo.networks import NETWORKS, Normalize, cifar_resnet, cifar_resnet18, mnist_network, resnet50
 from wasserball.zoo.sources import load_data
 from wasserball.zoo.weights import load_weights
 
@@ -13,6 +13,7 @@ __all__ = [
     "Data",
     "Normalize",
     "cifar_resnet",
+    "cifar_resnet18",
     "load_data",
     "load_mnist",
     "load_model",

@@ -1,5 +1,6 @@
 """Images and their labels, wherever they come from, as everything else takes them: in [0, 1], a batch at a time."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -12,6 +13,9 @@ from torch.utils.data import Dataset
 
 from wasserball.zoo.pictures import is_grey, read_picture
 from wasserball.zoo.pixels import Array, image_of, labels_of, stack_of, to_float
+
+PIECE = 4096
+"""Samples to look at at a time."""
 
 
 class Data(Dataset[tuple[Tensor, int]], ABC):
@@ -94,6 +98,22 @@ class Arrays(Data):
 
     def __len__(self) -> int:
         return len(self._images)
+
+    def fits(self, limit: int) -> bool:
+        """Whether the images take no more than so many bytes."""
+        size = 1 if self._images.dtype in (torch.uint8, np.uint8) else 4
+        return size * math.prod(self._images.shape) <= limit
+
+    def tensors(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """The samples of these numbers, in copies: images uint8 where they are stored so, else float32 and looked at as
+        in :meth:`batch`, and labels."""
+        if self._images.dtype in (torch.uint8, np.uint8):
+            chosen = self._images[numbers] if isinstance(self._images, Tensor) else self._images[numbers.numpy()]
+            images = torch.from_numpy(chosen.copy(order="C")) if isinstance(chosen, np.ndarray) else chosen.cpu()
+            return images.contiguous(), self._labels[numbers]
+        end = int(numbers.max()) + 1
+        pieces = [self.batch(first, min(first + PIECE, end))[0] for first in range(0, end, PIECE)]
+        return torch.cat(pieces)[numbers], self._labels[numbers]
 
     def _read(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         return to_float(self._images[first:last]), self._labels[first:last].clone()

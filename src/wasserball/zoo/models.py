@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from wasserball.zoo import extras
 from wasserball.zoo.bundle import MODELS, bundled_model
 from wasserball.zoo.factory import call_factory, is_factory
-from wasserball.zoo.networks import IMAGENET_MEAN, IMAGENET_STD, NETWORKS, Normalize
+from wasserball.zoo.networks import CIFAR_MEAN, CIFAR_STD, IMAGENET_MEAN, IMAGENET_STD, NETWORKS, Normalize
 from wasserball.zoo.weights import PICKLE, SUFFIXES, find_weights, fit, load_weights, put_weights, read
 
 NORMALIZATIONS: dict[str, tuple[Sequence[float], Sequence[float]]] = {
     "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
-    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar10": (CIFAR_MEAN, CIFAR_STD),
     "mnist": ((0.1307,), (0.3081,)),
 }
 """Mean and standard deviation of the pixels of the training images, for each channel."""
@@ -42,8 +42,8 @@ def load_model(
     ``source`` is one of
 
     - ``"mnist-standard"``, the bundled model: the paper's network, trained on clean digits;
-    - a network of the zoo, ``"mnist"``, ``"cifar-resnet20"``, ``"cifar-resnet56"``, ``"resnet50"``,
-      ``"resnet50-keras"``, with its ``weights``;
+    - a network of the zoo, ``"mnist"``, ``"cifar-resnet18"``, ``"cifar-resnet18-blur"``, ``"cifar-resnet20"``,
+      ``"cifar-resnet56"``, ``"resnet50"``, ``"resnet50-keras"``, with its ``weights``;
     - a file of weights of one of these networks, ``.safetensors`` or of ``torch.save``;
     - ``"file.py:factory"`` or ``"package.module:factory"``, a function without arguments that returns a model;
     - ``"timm:NAME"`` or ``"torchvision:NAME"``, each with the extra of that name, pretrained unless ``weights`` are

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR_STD = (0.2470, 0.2435, 0.2616)
 
 
 def mnist_network() -> nn.Sequential:
@@ -57,6 +59,26 @@ def cifar_resnet(depth: int = 20) -> nn.Sequential:
             linear=nn.Linear(64, 10),
         )
     )
+
+
+def cifar_resnet18(blur: float = 0.0) -> nn.Sequential:
+    """ResNet-18 for CIFAR-10 with activations before convolutions, ``(B, 3, 32, 32)`` (https://arxiv.org/abs/1603.05027).
+
+    A ``blur`` above 0 is the width, in pixels, of a Gaussian that the image is seen through first. Mass that moves a
+    pixel or two is then hardly seen to have moved: what is left of a unit that goes from one pixel to the next is
+    0.8 / blur, of 2 without.
+    """
+    layers: OrderedDict[str, nn.Module] = OrderedDict(blur=Blur(blur)) if blur else OrderedDict()
+    layers.update(normalize=Normalize(CIFAR_MEAN, CIFAR_STD), conv1=nn.Conv2d(3, 64, 3, padding=1, bias=False))
+    inputs = 64
+    for number, (width, stride) in enumerate(((64, 1), (128, 2), (256, 2), (512, 2)), start=1):
+        layers[f"layer{number}"] = nn.Sequential(
+            PreactivationBlock(inputs, width, stride), PreactivationBlock(width, width)
+        )
+        inputs = width
+    layers.update(bn=nn.BatchNorm2d(inputs), relu=nn.ReLU(), pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+    layers.update(linear=nn.Linear(inputs, 10))
+    return nn.Sequential(layers)
 
 
 def resnet50(convention: Literal["torchvision", "keras"] = "torchvision") -> nn.Sequential:
@@ -115,6 +137,47 @@ class Normalize(nn.Module):
         return (images - self.mean) / self.std
 
 
+class Blur(nn.Module):
+    """A Gaussian of width ``sigma`` over each channel; beyond the rim the image goes on as it is there."""
+
+    kernel: Tensor
+
+    def __init__(self, sigma: float) -> None:
+        super().__init__()
+        if not 0 < sigma < math.inf:
+            raise ValueError(f"sigma must be a finite number above 0, got {sigma!r}")
+        self.reach = math.ceil(2.5 * sigma)
+        bell = torch.exp(-torch.arange(-self.reach, self.reach + 1).square() / (2 * sigma**2))
+        # Part of the weights: whoever loads them shall have it.
+        self.register_buffer("kernel", torch.outer(bell, bell) / bell.sum().square())
+
+    def forward(self, images: Tensor) -> Tensor:
+        channels = images.shape[1]
+        kernel = self.kernel.to(images.dtype).expand(channels, 1, -1, -1)
+        return F.conv2d(F.pad(images, (self.reach,) * 4, mode="replicate"), kernel, groups=channels)
+
+
+class PreactivationBlock(nn.Module):
+    """Two 3×3 convolutions, each after a batch norm and a ReLU, beside a shortcut, which is a 1×1 convolution where
+    the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.shortcut: nn.Module | None = None
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        active = F.relu(self.bn1(features))
+        shortcut = features if self.shortcut is None else self.shortcut(active)
+        change: Tensor = self.conv2(F.relu(self.bn2(self.conv1(active))))
+        return change + shortcut
+
+
 class BasicBlock(nn.Module):
     """Two 3×3 convolutions beside a shortcut, which takes every ``stride``-th pixel and pads channels with zeros."""
 
@@ -162,6 +225,8 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "mnist": mnist_network,
     "cifar-resnet20": lambda: cifar_resnet(20),
     "cifar-resnet56": lambda: cifar_resnet(56),
+    "cifar-resnet18": cifar_resnet18,
+    "cifar-resnet18-blur": lambda: cifar_resnet18(blur=1.0),
     "resnet50": resnet50,
     "resnet50-keras": lambda: resnet50("keras"),
 }

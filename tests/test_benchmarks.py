@@ -57,6 +57,8 @@ def test_a_quick_run_measures_everything(record: Record) -> None:
     assert {row.operator for row in record.operators} >= set(OPERATORS)
     assert [row.attack for row in record.steps] == ATTACKS
     assert {row.axis for row in record.scaling} == {"pixels", "window", "batch"}
+    assert [(row.network, row.attack) for row in record.training] == [("mnist", "FrankWolfe(eps=0.5, steps=10)")]
+    assert all(row.ratio == pytest.approx(row.milliseconds / row.standard_milliseconds) for row in record.training)
 
 
 def test_the_json_holds_finite_numbers_and_no_date(record: Record, folder: Path) -> None:
@@ -91,11 +93,14 @@ def test_the_json_holds_finite_numbers_and_no_date(record: Record, folder: Path)
 def test_the_tables_name_all_that_was_measured(record: Record, folder: Path) -> None:
     text = (folder / "bench.md").read_text(encoding="utf-8")
     assert text == record.markdown()
-    assert all(name in text for name in (*OPERATORS, *ATTACKS, "## Operators", "## Attack steps", "## Scaling"))
+    assert all(
+        name in text for name in (*OPERATORS, *ATTACKS, "## Operators", "## Attack steps", "## Scaling", "## Training")
+    )
     assert "Stopped" not in text
     assert "quick" in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(rows) == 6 + len(record.operators) + len(record.steps) + len(record.scaling)
+    measured = [*record.operators, *record.steps, *record.scaling, *record.training]
+    assert len(rows) == 8 + len(measured)
 
 
 def test_the_picture_is_drawn(record: Record, folder: Path) -> None:
@@ -143,7 +148,7 @@ def test_an_unknown_device_is_an_error(device: str) -> None:
 
 
 def test_an_unknown_part_is_an_error() -> None:
-    with pytest.raises(ValueError, match="parts must be of operators, steps, scaling, got 'all'"):
+    with pytest.raises(ValueError, match="parts must be of operators, steps, scaling, training, got 'all'"):
         benchmarks.run(parts=["all"], quick=True)
 
 

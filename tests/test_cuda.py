@@ -1,10 +1,12 @@
 """Operators and attacks on a GPU: the answers of the CPU, and bits that do not depend on batch mates."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.victims import OneByOne, grey_images, network
 from wasserball import (
@@ -17,12 +19,16 @@ from wasserball import (
     LocalCost,
     MinimalRadius,
     ProjectedSinkhorn,
+    Recipe,
     minimize,
     operators,
+    train,
     verify,
 )
+from wasserball.attacks.inner import inner_maximum
 from wasserball.operators import Solution
 from wasserball.solvers import Method
+from wasserball.train.replay import Replay
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device on this machine")
 
@@ -112,3 +118,64 @@ def test_attacks_on_cuda(attack: Attack) -> None:
         certificate = verify(images.cuda(), there.adversarial, eps=attack.eps, plan=there.plan, cost=there.plan.cost)
         assert certificate.valid.all(), str(certificate)
         assert there.valid.all()
+
+
+INNER = [PGD(eps=1.0, steps=5), FrankWolfe(eps=1.0, steps=5), FrankWolfe(eps=1.0, steps=5, gamma=1e-3)]
+
+
+@pytest.mark.parametrize("attack", INNER, ids=repr)
+def test_a_recorded_attack_sees_new_images_and_new_weights(attack: Attack) -> None:
+    model = network(dtype=torch.float32).cuda()
+    replay = Replay(attack, model)
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        images = torch.rand(6, 1, 8, 8, generator=generator).cuda()
+        labels, eps = torch.arange(6).cuda() % 3, torch.linspace(0, 0.2, 6, dtype=torch.float64).cuda()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator).cuda())
+        seen = replay(images, labels, eps).clone()
+        assert (seen - inner_maximum(attack, model, images, labels, eps)).abs().max() < 2e-3
+        assert torch.equal(seen[0], images[0])
+        assert (seen[1:] != images[1:]).flatten(1).any(1).all()
+
+
+def test_the_inner_maximum_never_waits_for_the_gpu() -> None:
+    model, images = network(dtype=torch.float32).cuda(), grey_images(8, dtype=torch.float32).cuda()
+    labels, eps = torch.zeros(8, dtype=torch.int64).cuda(), torch.full((8,), 0.1, dtype=torch.float64).cuda()
+    for attack in INNER:
+        inner_maximum(attack, model, images, labels, eps)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            inner_maximum(attack, model, images, labels, eps)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(replay=True, radius="random", average=0.9),
+        dict(precision="bfloat16", channels_last=True, augment="crop-flip", optimizer="sgd"),
+        dict(radius="own", trades=1.0, augment="elastic", replay=True),
+        dict(radius="grown", low=0.1),
+    ],
+    ids=lambda options: "-".join(options) or "plain",
+)
+def test_training_on_cuda_and_going_on_with_it(tmp_path: Path, options: dict[str, Any]) -> None:
+    images = torch.rand(120, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    labels = (images[:, 0, :, :6].sum((1, 2)) > images[:, 0, :, 6:].sum((1, 2))).long()
+    recipe = Recipe(attack=PGD(eps=0.02, steps=3), epochs=2, batch_size=50, held_out=20, rate=1e-2, **options)
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        features = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(4)
+        return nn.Sequential(*features, nn.Flatten(), nn.Linear(128, 2)).cuda()
+
+    model = build()
+    training = train(model, (images, labels), out=tmp_path / "run", recipe=recipe)
+    assert len(training.history) == 2
+    assert all(tensor.is_cuda and tensor.is_contiguous() for tensor in model.state_dict().values())
+    again = train(build(), (images, labels), out=tmp_path / "run", recipe=recipe, resume=True)
+    assert again == training

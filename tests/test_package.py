@@ -21,7 +21,7 @@ OPTIONAL = ["ot", "scipy", "matplotlib", "rich", "clarabel", "hypothesis", "numb
 # From the bottom up: a layer imports only from itself and from those before it.
 LAYERS = [
     *("hardware", "checks", "sums", "threat", "plan", "verify", "kernels", "operators", "solvers"),
-    *("attacks", "plot", "zoo", "benchmarks", "evaluate", "train", "adapters", "demo", "cli", "__main__"),
+    *("attacks", "plot", "zoo", "evaluate", "train", "benchmarks", "adapters", "demo", "cli", "__main__"),
 ]
 
 MINIMAL = f"""

@@ -17,11 +17,12 @@ from wasserball.evaluate import Run, evaluate
 from wasserball.plan import TransportPlan
 from wasserball.solvers import Minimum, minimize
 from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall
-from wasserball.train import Training, train
+from wasserball.train import RECIPES, Recipe, Training, finetune, train
 from wasserball.verify import Certificate, verify
 
 __all__ = [
     "PGD",
+    "RECIPES",
     "Attack",
     "AttackResult",
     "Auto",
@@ -33,11 +34,13 @@ __all__ = [
     "MinimalRadius",
     "Minimum",
     "ProjectedSinkhorn",
+    "Recipe",
     "Run",
     "Training",
     "TransportPlan",
     "WassersteinBall",
     "evaluate",
+    "finetune",
     "minimize",
     "operators",
     "plot",

@@ -1,5 +1,6 @@
 """What all commands share: the application itself, how errors are said, and the options that several of them take."""
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -110,6 +111,19 @@ def pick_device(device: str | None) -> torch.device:
         seen = f"torch sees {torch.cuda.device_count() or 'no'} GPU"
         raise typer.BadParameter(f"must be available, got {chosen!r}: {seen}", param_hint="--device")
     return found
+
+
+def pick_own_device(device: str | None) -> torch.device:
+    """:func:`pick_device` for one of several processes, which have a GPU each if there are enough."""
+    place = pick_device(device)
+    if place.type == "cuda" and place.index is None:
+        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return place
+
+
+def leads() -> bool:
+    """Whether this is the process that speaks for all."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def parse_numbers(text: str, option: str) -> list[float]:

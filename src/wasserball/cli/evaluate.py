@@ -1,10 +1,8 @@
 """``wasserball evaluate``: from a model and images to a verdict."""
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from wasserball.cli import app as shared
@@ -45,9 +43,7 @@ def evaluate(
     - `wasserball evaluate --model weights.safetensors --data mnist/ --eps .1,.2 --limit 1000 --out runs/mnist`
     - `torchrun --nproc-per-node=4 -m wasserball evaluate --model net.py:build --data val/ --size 224 --out runs/net`
     """
-    place = shared.pick_device(device)
-    if place.type == "cuda" and place.index is None:
-        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    place = shared.pick_own_device(device)
     attacks = shared.make_attacks(attack, steps=steps, window=window, seed=seed)
     radii = shared.parse_numbers(eps, "--eps")
     with shared.clear_errors(f"What is finished is in {out}; the same command with --resume goes on from there."):
@@ -66,7 +62,7 @@ def evaluate(
             name=model_name(model, weights),
             command=shared.command_line(),
         )
-        if os.environ.get("RANK", "0") == "0":
+        if shared.leads():
             show(run)
         if strict and any(finding["status"] == "fail" for finding in run.summary["health"]):
             raise typer.Exit(1)

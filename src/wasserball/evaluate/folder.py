@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -22,8 +22,17 @@ class Identity:
 
     def differences(self, other: "Identity") -> list[str]:
         """In what two of a kind differ, in words."""
-        pairs = ((item.name, getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
-        return [f"{name} is {_short(mine)}, there {_short(theirs)}" for name, mine, theirs in pairs if mine != theirs]
+        names = [item.name for item in fields(self)]
+        return differ(*({name: getattr(job, name) for name in names} for job in (self, other)))
+
+
+def differ(mine: Mapping[str, object], theirs: Mapping[str, object]) -> list[str]:
+    """Which values differ, in words."""
+    return [
+        f"{name} is {_short(mine[name])}, there {_short(theirs.get(name))}"
+        for name in mine
+        if mine[name] != theirs.get(name)
+    ]
 
 
 def claim(folder: Path, kind: str, job: Identity, command: str, there: Callable[[], Identity], *, resume: bool) -> None:

@@ -171,12 +171,13 @@ def load_batch(data: Data, first: int, last: int, device: torch.device) -> tuple
     return images.to(device), labels.to(device)
 
 
-def check_fit(model: Model, data: Data, device: torch.device) -> None:
-    """See that the model can take such images at all: torch's own errors speak of layers, not of data."""
+def check_fit(model: Model, data: Data, device: torch.device) -> Any:
+    """See that the model can take such images at all: torch's own errors speak of layers, not of data. Returns what it
+    makes of the first of them."""
     images, _ = data.batch(0, 1)
     try:
         with frozen(model), torch.no_grad():
-            model(images.to(device, Classifier(model, images, draws=1).dtype))
+            return model(images.to(device, Classifier(model, images, draws=1).dtype))
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"model must take images of {data.name}, {tuple(images.shape[1:])}, but: {reason}") from error

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import torch.distributed as dist
+from torch import Tensor
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)
@@ -63,12 +64,19 @@ class Workers:
             with _missing_nobody():
                 dist.barrier()
 
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of what all have, in place."""
+        if self.count > 1:
+            with _missing_nobody():
+                dist.all_reduce(values)
+        return values
+
 
 @contextmanager
-def join_workers() -> Iterator[Workers]:
+def join_workers(backend: str = "gloo") -> Iterator[Workers]:
     """The workers that torchrun's environment speaks of; without it, this process alone.
 
-    What they tell each other is small and in main memory, so gloo is enough on any device.
+    What the workers of an evaluation tell each other is small and in main memory, so gloo is enough on any device.
     """
     # Some schedulers set a WORLD_SIZE for whatever they start; without the rest it is none of ours.
     launched = dist.is_available() and os.environ.keys() >= LAUNCHED
@@ -77,7 +85,7 @@ def join_workers() -> Iterator[Workers]:
         return
     ours = not dist.is_initialized()
     if ours:
-        _begin()
+        _begin(backend)
     try:
         yield Workers(dist.get_rank(), dist.get_world_size())
     finally:
@@ -85,14 +93,14 @@ def join_workers() -> Iterator[Workers]:
             dist.destroy_process_group()
 
 
-def _begin() -> None:
+def _begin(backend: str) -> None:
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
     from torch.distributed.rendezvous import rendezvous
 
     store, rank, count = next(rendezvous("env://", timeout=PATIENCE))
     with _missing_nobody():
         own = PrefixStore(meet(PrefixStore("wasserball", store), rank, count), store)
-        dist.init_process_group("gloo", store=own, rank=rank, world_size=count, timeout=PATIENCE)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=count, timeout=PATIENCE)
 
 
 def meet(store: Store, rank: int, count: int) -> str:

@@ -1,6 +1,7 @@
-"""Adversarial training: model × data × attack → folder with the most robust weights."""
+"""Adversarial training: model × data × recipe → folder with the most robust weights."""
 
 from wasserball.train.history import Epoch, Training
-from wasserball.train.loop import train
+from wasserball.train.loop import finetune, train
+from wasserball.train.recipe import RECIPES, Recipe
 
-__all__ = ["Epoch", "Training", "train"]
+__all__ = ["RECIPES", "Epoch", "Recipe", "Training", "finetune", "train"]

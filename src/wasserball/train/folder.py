@@ -3,7 +3,8 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -12,12 +13,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wasserball.evaluate.folder import StoreError, claim, write_whole
+from wasserball.train.average import Average
 from wasserball.train.history import Epoch, best_of
+from wasserball.train.radius import OwnRadii
 from wasserball.train.setting import FORMAT, Setting
 from wasserball.zoo.weights import put_weights
 
-MODEL, OPTIMIZER = "model.", "optimizer."
+MODEL, OPTIMIZER, AVERAGE, RADII = "model.", "optimizer.", "average.", "radii"
 """Before the names of the tensors in ``last.safetensors``."""
+
+
+@dataclass(frozen=True)
+class State:
+    """All that changes from step to step."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    average: Average | None
+    radii: OwnRadii | None
+
+    def judged(self) -> AbstractContextManager[None]:
+        """The model with the weights that are judged and kept."""
+        return nullcontext() if self.average is None else self.average.in_place()
 
 
 class Folder:
@@ -37,38 +54,48 @@ class Folder:
         """Make it that of a new training, or with ``resume`` see that it is that of the same one."""
         claim(self.path, "training", setting, command, self._setting, resume=resume)
 
-    def save(self, model: nn.Module, optimizer: Optimizer, history: Sequence[Epoch]) -> None:
+    def save(self, state: State, history: Sequence[Epoch]) -> None:
         """Note that an epoch is finished, the last one of the history; with none, keep the weights of the beginning."""
-        weights = {name: _copy(tensor) for name, tensor in model.state_dict().items()}
-        state = {f"{OPTIMIZER}{name}": _copy(tensor) for name, tensor in _flat(optimizer)}
-        tensors = {f"{MODEL}{name}": tensor for name, tensor in weights.items()} | state
+        tensors = {f"{MODEL}{name}": _copy(tensor) for name, tensor in state.model.state_dict().items()}
+        tensors |= {f"{OPTIMIZER}{name}": _copy(tensor) for name, tensor in _flat(state.optimizer)}
+        if state.average is not None:
+            tensors |= {f"{AVERAGE}{name}": _copy(tensor) for name, tensor in state.average.tensors.items()}
+        if state.radii is not None:
+            tensors[RADII] = _copy(state.radii.values)
         write_whole(self.last, save(tensors, {"history": json.dumps([asdict(record) for record in history])}))
-        self._derive(weights, history)
+        self._derive(tensors, history)
 
-    def restore(self, model: nn.Module, optimizer: Optimizer) -> tuple[Epoch, ...]:
-        """Put model and optimiser back to where they were after the last finished epoch; returns the history."""
+    def restore(self, state: State, *, derive: bool) -> tuple[Epoch, ...]:
+        """Put everything back to where it was after the last finished epoch; returns the history. With ``derive``
+        files that were lost are made again."""
         try:
             with safe_open(self.last, framework="pt") as file:
                 history = tuple(Epoch(**record) for record in json.loads(file.metadata()["history"]))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{self.last} is damaged or no file of a training ({error})") from error
-        weights = _under(MODEL, tensors)
-        put_weights(model, weights, name=type(model).__name__, file=self.last)
-        state: dict[int, dict[str, Tensor]] = {}
+        put_weights(state.model, _under(MODEL, tensors), name=type(state.model).__name__, file=self.last)
+        if state.average is not None:
+            for name, tensor in _under(AVERAGE, tensors).items():
+                state.average.tensors[name].copy_(tensor)
+        if state.radii is not None and RADII in tensors:
+            state.radii.restore(tensors[RADII])
+        moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _under(OPTIMIZER, tensors).items():
             number, _, part = name.partition(".")
-            state.setdefault(int(number), {})[part] = tensor
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
-        self._derive(weights, history)
+            moments.setdefault(int(number), {})[part] = tensor
+        state.optimizer.load_state_dict(state.optimizer.state_dict() | {"state": moments})
+        if derive:
+            self._derive(tensors, history)
         return history
 
-    def _derive(self, weights: Mapping[str, Tensor], history: Sequence[Epoch]) -> None:
+    def _derive(self, tensors: Mapping[str, Tensor], history: Sequence[Epoch]) -> None:
         """Write what follows from ``last.safetensors``. Earlier epochs have had their turn to be the best."""
         if not history:
             return
         if best_of(history) is history[-1]:
-            write_whole(self.best, save(dict(weights), {"epoch": str(history[-1].epoch)}))
+            weights = _under(AVERAGE, tensors) or _under(MODEL, tensors)
+            write_whole(self.best, save(weights, {"epoch": str(history[-1].epoch)}))
         write_whole(self.metrics, "".join(json.dumps(asdict(record)) + "\n" for record in history).encode())
 
     def _setting(self) -> Setting:
@@ -86,7 +113,7 @@ class Folder:
 def _flat(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
     """The state of an optimiser by parameter and name; all of it tensors, the rest is set anew in each step."""
     for number, parts in optimizer.state_dict()["state"].items():
-        yield from ((f"{number}.{name}", tensor) for name, tensor in parts.items())
+        yield from ((f"{number}.{name}", tensor) for name, tensor in parts.items() if isinstance(tensor, Tensor))
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

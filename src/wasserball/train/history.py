@@ -1,4 +1,4 @@
-"""What became of a training: a record of each epoch, and which of them was the best."""
+"""What became of a training: a record of each epoch, which of them was the best, and why there are no more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,6 +7,10 @@ from pathlib import Path
 from torch import nn
 
 from wasserball.zoo.weights import load_weights, put_weights
+
+COLLAPSED = "the model has collapsed: it is right no more often than one answer to everything would be"
+COLLAPSE = 5
+"""Epochs with the full radius in a row, after which there is no hope."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +22,8 @@ class Epoch:
     loss: float
     """What was minimised, over the training samples."""
     train_robust_accuracy: float
-    """The share of the training samples on which the attack of the training failed, with the radius of the time."""
+    """The share of the training samples on which the model was right when it was trained on what the attack had made
+    of them."""
     clean_accuracy: float
     """On the held-out samples, as the next two are."""
     robust_accuracy: float
@@ -26,7 +31,7 @@ class Epoch:
     collapsed: bool
     """Whether the model is right no more often than if it gave one and the same answer to everything."""
     radius: float
-    """With which the epoch ended."""
+    """The largest with which the epoch ended."""
     rate: float
     seconds: float
 
@@ -37,6 +42,8 @@ class Training:
 
     folder: Path
     history: tuple[Epoch, ...]
+    stopped: str | None = None
+    """Why it ended before its last epoch, where it did."""
 
     @property
     def best(self) -> Epoch:
@@ -49,10 +56,28 @@ class Training:
         return self.folder / "best.safetensors"
 
     def load_best(self, model: nn.Module) -> None:
-        """Put the best weights into the model, which after training holds the last ones."""
+        """Put the best weights into a model."""
         put_weights(model, load_weights(self.weights), name=type(model).__name__, file=self.weights)
 
 
 def best_of(history: Sequence[Epoch]) -> Epoch:
     """The most robust one; of several, the one with the highest clean accuracy, and of those the first."""
     return max(history, key=lambda record: (record.robust_accuracy, record.clean_accuracy))
+
+
+def reason_to_stop(history: Sequence[Epoch], patience: int, full: float) -> str | None:
+    """Why more epochs would be in vain, in words; None while there is hope. ``full`` is the radius that the epochs that
+    count have reached."""
+    late = history[-COLLAPSE:]
+    if len(late) == COLLAPSE and all(record.collapsed and record.radius >= full for record in late):
+        return (
+            f"{COLLAPSED}, and has been so for {COLLAPSE} epochs. A longer warm_up, a smaller rate or a random radius "
+            "may help"
+        )
+    since = len(history) - best_of(history).epoch if history else 0
+    if not patience or since < patience:
+        return None
+    best, last = best_of(history), history[-1]
+    overfits = last.train_robust_accuracy > best.train_robust_accuracy
+    words = "robust overfitting: still better on the training samples, not" if overfits else "no"
+    return f"{words} better on the held-out ones for {since} epochs; the best was epoch {best.epoch}"

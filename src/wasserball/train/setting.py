@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from torch import Tensor
-
 from wasserball import __version__
-from wasserball.attacks import Attack
-from wasserball.checks import check_count, check_positive
-from wasserball.evaluate.folder import Identity
+from wasserball.evaluate.folder import Identity, differ
 
-FORMAT = 1
+FORMAT = 2
 """Of the folder."""
 
 
@@ -24,66 +20,50 @@ class Setting(Identity):
     data: str
     data_fingerprint: str
     samples: int
-    """To train on; the held-out ones come after them."""
-    held_out: int
-    attack: str
-    judge: str
-    """The attack on the held-out samples."""
-    epochs: int
-    batch_size: int
-    rate: float
-    warm_up: float
-    clean_share: float
-    seed: int
+    """To train on."""
+    recipe: dict[str, Any]
     device: str
     """``"cpu"`` or ``"cuda"``: they round differently."""
     wasserball: str = __version__
     format: int = FORMAT
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "held_out"):
-            check_count(name, getattr(self, name))
         if self.samples < 1:
-            given = f"{self.data} with {self.samples + self.held_out} samples"
-            raise ValueError(f"data must hold more than the {self.held_out} held-out samples (held_out), got {given}")
-        check_positive("rate", self.rate)
-        _check_number("warm_up", self.warm_up, 0 <= self.warm_up <= self.epochs, f"from 0 to the {self.epochs} epochs")
-        _check_number("clean_share", self.clean_share, 0 <= self.clean_share < 1, "in [0, 1)")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed must be an integer >= 0, got {self.seed!r}")
+            held_out = self.recipe["held_out"]
+            given = f"{self.data} with {self.samples + held_out} samples"
+            raise ValueError(f"data must hold more than the {held_out} held-out samples (held_out), got {given}")
+
+    @property
+    def epochs(self) -> int:
+        return int(self.recipe["epochs"])
 
     @property
     def steps(self) -> int:
         """In an epoch."""
-        return math.ceil(self.samples / self.batch_size)
+        return math.ceil(self.samples / int(self.recipe["batch_size"]))
 
     def radius_share(self, step: int) -> float:
-        """Of the full radius: it grows linearly from 0. A network that knows nothing yet learns nothing from images
-        with which it can be told anything."""
-        warm_up = self.warm_up * self.steps
+        """Of the radii that are asked for: they grow linearly from 0. A network that knows nothing yet learns nothing
+        from images with which it can be told anything."""
+        warm_up = self.recipe["warm_up"] * self.steps
         return min(1.0, step / warm_up) if warm_up else 1.0
 
     def rate_at(self, step: int) -> float:
-        """The learning rate, on a cosine from ``rate`` to 0."""
-        return self.rate * (1 + math.cos(math.pi * step / (self.epochs * self.steps))) / 2
+        """The learning rate: up a slope, then down a cosine to 0."""
+        slope = self.recipe["rate_warm_up"] * self.steps
+        rate = self.recipe["rate"] * (1 + math.cos(math.pi * step / (self.epochs * self.steps))) / 2
+        return float(rate * min(1.0, (step + 1) / slope) if slope else rate)
+
+    def differences(self, other: Identity) -> list[str]:
+        """In what two of a kind differ, in words; of the recipes, in which lines."""
+        mine, theirs = self._flat(), other._flat() if isinstance(other, Setting) else {}
+        return differ(mine, theirs)
 
     @classmethod
     def parse(cls, content: Mapping[str, Any]) -> Self:
         """What :meth:`Identity.json` wrote; ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         return cls(**{item.name: content[item.name] for item in fields(cls)})
 
-
-def check_attack(attack: object) -> Attack:
-    """An attack to train against: any that has one radius and avoids the labels of the data."""
-    if not isinstance(attack, Attack):
-        raise ValueError(f"attack must be an attack of wasserball, got {type(attack).__name__}")
-    if attack.targeted:
-        raise ValueError(f"attack must not be targeted, since the labels are those of the data, got {attack!r}")
-    if isinstance(attack.eps, Tensor):
-        raise ValueError("attack must have one radius for all images, got a tensor of them")
-    return attack
-
-
-def _check_number(name: str, value: object, inside: bool, words: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not inside:
-        raise ValueError(f"{name} must be a number {words}, got {value!r}")
+    def _flat(self) -> dict[str, Any]:
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "recipe"}
+        return own | self.recipe

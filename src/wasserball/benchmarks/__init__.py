@@ -16,6 +16,7 @@ from wasserball.benchmarks.operators import measure_operators
 from wasserball.benchmarks.report import Machine, Record
 from wasserball.benchmarks.scaling import measure_scaling
 from wasserball.benchmarks.steps import measure_steps
+from wasserball.benchmarks.training import measure_training
 
 __all__ = ["Part", "Record", "check_device", "run"]
 
@@ -26,6 +27,7 @@ class Part(StrEnum):
     OPERATORS = "operators"
     STEPS = "steps"
     SCALING = "scaling"
+    TRAINING = "training"
 
 
 def run(
@@ -56,6 +58,9 @@ def run(
         if Part.SCALING in wanted:
             for scaling in measure_scaling(meter, say, quick=quick):
                 record.scaling.append(scaling)
+        if Part.TRAINING in wanted:
+            for training in measure_training(meter, say, quick=quick):
+                record.training.append(training)
         record.complete = True
     except KeyboardInterrupt:
         say("stopped")

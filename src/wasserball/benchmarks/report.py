@@ -12,6 +12,7 @@ from wasserball import __version__
 from wasserball.benchmarks.operators import BOX_ROUNDS, OperatorRow
 from wasserball.benchmarks.scaling import ScalingRow
 from wasserball.benchmarks.steps import StepRow
+from wasserball.benchmarks.training import TrainingRow
 from wasserball.hardware import hardware_name
 from wasserball.kernels import choose
 from wasserball.threat import LocalCost
@@ -66,6 +67,7 @@ class Record:
     operators: list[OperatorRow] = field(default_factory=list)
     steps: list[StepRow] = field(default_factory=list)
     scaling: list[ScalingRow] = field(default_factory=list)
+    training: list[TrainingRow] = field(default_factory=list)
 
     def json(self) -> str:
         """As JSON, with no number that is not finite."""
@@ -88,7 +90,7 @@ class Record:
             lines.append("Sizes far too small to mean anything: the quick run.")
         if not self.complete:
             lines.append("Stopped before the end.")
-        parts = [self._operators(), self._steps(), self._scaling()]
+        parts = [self._operators(), self._steps(), self._scaling(), self._training()]
         return "\n\n".join([*lines, *(part for part in parts if part)]) + "\n"
 
     def _operators(self) -> str:
@@ -163,6 +165,27 @@ class Record:
         ]
         legend = "Slope: of log time over log size by least squares; 1 is linear. The size of a window is its side."
         return f"## Scaling\n\n{table(headings, rows, left=4)}\n\n{legend}"
+
+    def _training(self) -> str:
+        if not self.training:
+            return ""
+        headings = ["network", "attack", "step ms", "standard ms", "ratio", "MB a sample"]
+        rows = [
+            [
+                f"{row.network} ×{row.batch}",
+                f"{row.attack}{', replayed' if row.replayed else ''}",
+                short(row.milliseconds),
+                short(row.standard_milliseconds),
+                f"{row.ratio:.2f}×",
+                f"{row.megabytes_a_sample:.3f}",
+            ]
+            for row in self.training
+        ]
+        legend = (
+            "A step of adversarial training, attack included, beside one of standard training of the same network on "
+            "the same images. Replayed: the attack is a recorded CUDA graph. Memory: the peak beyond a standard step's."
+        )
+        return f"## Training\n\n{table(headings, rows, left=2)}\n\n{legend}"
 
     def write(self, folder: Path) -> list[Path]:
         """``bench.md``, ``bench.json`` and ``bench.png``; in this order, since only the last needs matplotlib."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
 from wasserball.attacks.classifier import Classifier, Slope, largest_entry
+from wasserball.attacks.drill import Drill
 from wasserball.attacks.state import keep
 from wasserball.attacks.trial import Report, Trial
 from wasserball.kernels.interface import Mixture
@@ -28,7 +29,7 @@ ORACLE_ACCURACY = 1e-6
 REPAIR_ROUNDS = 20
 """Of the duals of ball and box, for where the attack ends; on training images they do what the full projection does."""
 END_ROUNDS = 5
-"""The same where nobody judges; by then pixels hold less than 1e-3 too much."""
+"""The same where nobody judges; by then next to nothing is left to cut off."""
 SMALLEST_SCALE = 2.0**-20
 """Of a plan before it is written out: far from where its numbers would be too large, and seldom reached."""
 HALVINGS = 6
@@ -96,7 +97,7 @@ class FrankWolfe(Ascent):
                 # What does not fool the model as it would be returned goes on from there.
                 slope, fooled = slope.keep(held), fooled.index_fill(0, places, False)[held]
                 keep(flow, held)
-            if self.gap_tolerance and trial.judges and len(flow.samples):
+            if self.gap_tolerance and not isinstance(trial, Drill) and len(flow.samples):
                 slope, fooled = self._stop(number, flow, slope, fooled, trial)
             if len(flow.samples) == 0:
                 return
@@ -120,7 +121,7 @@ class FrankWolfe(Ascent):
             flow.move(best, share.masked_fill(fooled, 0))
             del gradient, best
             trial.report((number + 1) / self.steps, len(flow.samples))
-        if not trial.judges:
+        if isinstance(trial, Drill):
             trial.take(*self._end(flow))
             return
         slope, _ = trial.slope(flow.image, flow.samples)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wasserball.attacks.attack import Ascent, Box, check_choice, check_momentum, random_directions
 from wasserball.attacks.classifier import Slope
+from wasserball.attacks.drill import Drill
 from wasserball.attacks.state import keep
 from wasserball.attacks.trial import Trial
 from wasserball.checks import check_positive
@@ -65,9 +66,9 @@ class PGD(Ascent):
         return self.box == "off"
 
     def _search(self, trial: Trial, start: int) -> None:
-        inside = self.box == "loop"
+        inside, drilled = self.box == "loop", isinstance(trial, Drill)
         walk = Walk.start(trial, trial.survivors())
-        best = Best.start(walk) if self.step is None or (inside and trial.judges) else None
+        best = Best.start(walk) if self.step is None or (inside and not drilled) else None
         checks = checkpoints(self.steps) if self.step is None else {}
         momentum = self.momentum if self.momentum is not None else MOMENTUM if self.step is None else 0.0
         image, velocity = walk.mass, None
@@ -101,11 +102,10 @@ class PGD(Ascent):
             if momentum and velocity is not None:
                 direction = torch.add(direction, velocity, alpha=momentum, out=velocity)
             velocity = direction if momentum else None
-            last = not trial.judges and number == self.steps - 1
-            rounds = LAST_ROUNDS if last else ROUNDS
+            rounds = LAST_ROUNDS if drilled and number == self.steps - 1 else ROUNDS
             image = walk.advance(direction, self.cost, self.bounds if inside else None, self.backend, rounds)
             trial.report((number + 1) / self.steps, len(walk.samples))
-        if not trial.judges:
+        if isinstance(trial, Drill):
             trial.take(*self._end(walk, image))
             return
         del image, direction, velocity

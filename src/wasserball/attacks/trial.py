@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -44,8 +43,6 @@ class Trial:
     ignore_box: bool = False
     """Whether images may leave the box; their certificate then says that they are not valid."""
     rival: int = 0
-    judges: ClassVar[bool] = True
-    """Whether images are shown to the model again, and certified, before they count."""
     budget: Tensor = field(init=False)
     total: Tensor = field(init=False)
 
@@ -161,10 +158,6 @@ class Trial:
     def offer_images(self, samples: Tensor, image: Tensor, spent: Tensor) -> Tensor:
         """Propose images without a plan, at the price that their maker accounts for: nothing certifies them."""
         return self._judge(samples, image, spent, None, settle=True)
-
-    def take(self, image: Tensor, spent: Tensor) -> None:
-        """End at ``image``, for all samples; only where nobody judges."""
-        raise NotImplementedError
 
     def _propose(self, samples: Tensor, plan: Tensor, settle: bool) -> Tensor:
         """Propose plans, which are overwritten."""

@@ -1,5 +1,6 @@
 """``wasserball train`` and ``finetune``: adversarial training, from a network and images to weights."""
 
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,7 +26,7 @@ AttackName = Annotated[str | None, typer.Option("--attack", help=f"To train agai
 Eps = Annotated[float | None, typer.Option(min=0, help="The full radius, relative to the mass of an image.")]
 Radius = Annotated[
     str | None,
-    typer.Option(help="fixed; random, from --low to --eps; or grown from there while the model holds."),
+    typer.Option(help="fixed; random, from --low to --eps; grown from there while the model holds; or own."),
 ]
 Low = Annotated[float | None, typer.Option(min=0, help="The smallest radius that is drawn, or with which one grows.")]
 Epochs = Annotated[int | None, typer.Option(min=1, help="How often each image is seen.")]
@@ -90,14 +91,11 @@ def train(
     `wasserball train --model mnist --data mnist/ --attack fw --eps .3 --epochs 10 --out trained/mine`.
     Several GPUs: `torchrun --nproc-per-node 4 -m wasserball train …`.
     """
-    given: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, rate=rate, warm_up=warm_up)
-    given |= dict(clean_share=clean_share, seed=seed)
-    given |= dict(trades=trades, precision=precision, held_out=held_out, patience=patience, radius=radius, low=low)
-    changes = {name: value for name, value in given.items() if value is not None}
+    given: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, rate=rate, warm_up=warm_up, seed=seed)
+    given |= dict(radius=radius, low=low, clean_share=clean_share, trades=trades, precision=precision)
+    given |= dict(held_out=held_out, patience=patience)
     with _errors(out):
-        start = _recipe(recipe)
-        changes = _change_attack(start, attack, eps, steps, window, seed) | _parse(settings or []) | changes
-        chosen = replace(start, **changes)
+        chosen = _choose(_recipe(recipe), attack, eps, steps, window, settings, given)
         source = model or chosen.network
         fresh, name = start_model(source, weights, chosen.seed), model_name(source, weights)
         _run(fresh, name, chosen, out, data, split, size, limit, device, readers, resume)
@@ -131,11 +129,8 @@ def finetune(
     Example: `wasserball finetune --model mnist-standard --data mnist/ --eps .3 --out trained/tuned`
     """
     given: dict[str, Any] = dict(epochs=epochs, batch_size=batch_size, rate=rate, seed=seed)
-    changes = {name: value for name, value in given.items() if value is not None}
     with _errors(out):
-        start = RECIPES["finetune"]
-        changes = _change_attack(start, attack, eps, steps, window, seed) | _parse(settings or []) | changes
-        chosen = replace(start, **changes)
+        chosen = _choose(RECIPES["finetune"], attack, eps, steps, window, settings, given)
         tuned = shared.open_model(model, weights, normalize, torch.device("cpu"))
         name = model_name(model, weights)
         _run(tuned, name, chosen, out, data, split, size, limit, device, readers, resume)
@@ -194,7 +189,7 @@ def _run(
         show(training)
 
 
-def _errors(out: Path) -> Any:
+def _errors(out: Path) -> AbstractContextManager[None]:
     return shared.clear_errors(f"The epochs that are finished are in {out}; the same command with --resume goes on.")
 
 
@@ -202,6 +197,20 @@ def _recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise typer.BadParameter(f"must be one of {', '.join(RECIPES)}, got {name!r}", param_hint="--recipe")
     return RECIPES[name]
+
+
+def _choose(
+    recipe: Recipe,
+    attack: str | None,
+    eps: float | None,
+    steps: int | None,
+    window: int | None,
+    settings: list[str] | None,
+    given: dict[str, Any],
+) -> Recipe:
+    """The recipe with all that the options change in it; an option of its own counts more than ``--set``."""
+    changes = _change_attack(recipe, attack, eps, steps, window, given["seed"]) | _parse(settings or [])
+    return replace(recipe, **changes | {name: value for name, value in given.items() if value is not None})
 
 
 def _change_attack(

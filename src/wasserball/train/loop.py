@@ -111,9 +111,8 @@ def train(
             workers=workers,
         )
         history = _work(model, trainer, judge, folder, watch, board)
-        training = Training(folder.path, history, _reason(history, chosen))
-        if len(history) == chosen.epochs:
-            training = Training(folder.path, history)
+        stopped = _reason(history, chosen) if len(history) < chosen.epochs else None
+        training = Training(folder.path, history, stopped)
         training.load_best(model)
     return training
 

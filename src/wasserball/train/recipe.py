@@ -227,4 +227,4 @@ RECIPES: dict[str, Recipe] = {
         weight_decay=5e-4,
     ),
 }
-"""By the names under which ``wasserball train --recipe`` knows them; docs/training.md says what each has reached."""
+"""By the names under which ``wasserball train --recipe`` knows them."""

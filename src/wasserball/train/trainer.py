@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from wasserball.attacks.attack import Attack, seed_generators
+from wasserball.attacks.classifier import frozen
 from wasserball.attacks.inner import inner_maximum
 from wasserball.evaluate.workers import Workers
 from wasserball.train.augment import AUGMENTATIONS
@@ -156,7 +157,7 @@ class Trainer:
             radii = torch.full((len(left),), radius * share, dtype=torch.float64, device=images.device)
             found = inner_maximum(attack, self.model, images[left], labels[left], radii)
             adversarial = adversarial.index_copy(0, left, found.to(images.dtype))
-            with evaluating(self.model), torch.no_grad():
+            with frozen(self.model), torch.no_grad():
                 holds[left] = self.model(found).argmax(1) == labels[left]
         return adversarial
 
@@ -191,24 +192,11 @@ def naming(place: str) -> Iterator[None]:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside."""
-    with _mode(model, training=False):
-        yield
-
-
-@contextmanager
 def _training(model: nn.Module) -> Iterator[None]:
-    with _mode(model, training=True):
-        yield
-
-
-@contextmanager
-def _mode(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Outside all modules are in the mode that they were in."""
+    """Training mode inside; outside all modules are in the mode that they were in."""
     modes = [(module, module.training) for module in model.modules()]
     try:
-        model.train(training)
+        model.train()
         yield
     finally:
         for module, mode in modes:

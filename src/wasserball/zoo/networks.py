@@ -226,7 +226,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "cifar-resnet20": lambda: cifar_resnet(20),
     "cifar-resnet56": lambda: cifar_resnet(56),
     "cifar-resnet18": cifar_resnet18,
-    "cifar-resnet18-blur": lambda: cifar_resnet18(blur=1.0),
+    "cifar-resnet18-blur": lambda: cifar_resnet18(blur=1.5),
     "resnet50": resnet50,
     "resnet50-keras": lambda: resnet50("keras"),
 }

@@ -15,14 +15,15 @@ from typer.testing import CliRunner, Result
 from wasserball import FrankWolfe, cli
 from wasserball.train import Epoch, Recipe
 from wasserball.train.objective import objective
+from wasserball.train.samples import split
 
 SIDE, SAMPLES, HELD_OUT, BATCH = 6, 200, 60, 50
 ATTACK = FrankWolfe(eps=0.5, steps=5)
 QUICK = Recipe(attack=replace(ATTACK, steps=2), epochs=2, batch_size=BATCH, rate=1e-2, held_out=HELD_OUT)
 STEPS = math.ceil((SAMPLES - HELD_OUT) / BATCH)
 """In an epoch of that."""
-KEPT = [number for number in range(SAMPLES) if number not in {int((n + 0.5) * SAMPLES / HELD_OUT) for n in range(60)}]
-"""The samples that are trained on; those held out are in the middle of as many equal parts."""
+KEPT: list[int] = split(SAMPLES, HELD_OUT)[0].tolist()
+"""The samples that are trained on."""
 
 
 def bars(channels: int = 1) -> tuple[Tensor, Tensor]:

@@ -122,7 +122,7 @@ class Answer(nn.Module):
 
 
 IMAGES, LABELS = bars()
-UNKNOWN = LABELS.index_fill(0, torch.tensor([7]), -1)
+UNKNOWN = LABELS.index_fill(0, torch.tensor([8]), -1)
 BEYOND = LABELS.index_fill(0, torch.tensor([9]), 2)
 
 
@@ -143,7 +143,7 @@ BEYOND = LABELS.index_fill(0, torch.tensor([9]), 2)
         (dict(model=Answer(lambda logits: logits[0])), r"2 or more, got \(2,\)"),
         (dict(model=Answer(lambda logits: [logits])), "2 or more, got list"),
         (dict(data=(IMAGES, torch.ones_like(LABELS))), "several classes: the 60 samples .* all of class 1 in images"),
-        (dict(data=(IMAGES, UNKNOWN)), "data must have labels to train on, sample 7 has none"),
+        (dict(data=(IMAGES, UNKNOWN)), "data must have labels to train on, sample 8 has none"),
         (dict(data=(IMAGES, BEYOND)), "labels from 0 to 1, the model has 2 classes: sample 9 of images has 2"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -155,7 +155,7 @@ def test_nonsense_is_refused_before_anything_is_written(tmp_path: Path, options:
     assert not list(tmp_path.rglob("*.json"))
 
 
-@pytest.mark.parametrize(("labels", "words"), [(UNKNOWN, "sample 7 has none"), (BEYOND, "sample 9 of list has 2")])
+@pytest.mark.parametrize(("labels", "words"), [(UNKNOWN, "sample 8 has none"), (BEYOND, "sample 9 of list has 2")])
 def test_labels_that_are_read_on_the_way_are_checked_then(tmp_path: Path, labels: Tensor, words: str) -> None:
     pairs = list(zip(IMAGES, labels.tolist(), strict=True))
     with pytest.raises(ValueError, match=rf"{words} \(model and .* are as they were after epoch 0\)"):

@@ -23,7 +23,18 @@ from wasserball.train.recipe import choose_recipe
 from wasserball.train.setting import Setting
 from wasserball.zoo import NETWORKS
 
-NUMBERS = ("low", "warm_up", "rate_warm_up", "clean_share", "smoothing", "average", "trades", "weight_decay", "clip")
+NUMBERS = (
+    "low",
+    "warm_up",
+    "rate_warm_up",
+    "clean_share",
+    "bounded",
+    "smoothing",
+    "average",
+    "trades",
+    "weight_decay",
+    "clip",
+)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +59,9 @@ NUMBERS = ("low", "warm_up", "rate_warm_up", "clean_share", "smoothing", "averag
         (dict(warm_up=11), "warm_up must be a number from 0 to the 10 epochs, got 11"),
         (dict(rate_warm_up=11), "rate_warm_up must be a number from 0 to the 10 epochs, got 11"),
         (dict(clean_share=1), r"clean_share must be a number in \[0, 1\), got 1"),
+        (dict(bounded=1.1), r"bounded must be a number in \[0, 1\], got 1\.1"),
+        (dict(bounded=0.5, trades=1.0), r"bounded must be 0 where trades or smoothing are not, got 0\.5"),
+        (dict(bounded=0.5, smoothing=0.1), r"bounded must be 0 where trades or smoothing are not, got 0\.5"),
         (dict(smoothing=1.0), r"smoothing must be a number in \[0, 1\), got 1\.0"),
         (dict(average=1.0), r"average must be a number in \[0, 1\), got 1\.0"),
         (dict(trades=math.inf), "trades must be a number >= 0, got inf"),

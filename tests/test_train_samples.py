@@ -28,6 +28,13 @@ def test_held_out_samples_are_evenly_spread(sizes: tuple[int, int]) -> None:
     assert all(first - 1 < number < last for number, first, last in zip(held, edges[:-1], edges[1:], strict=True))
 
 
+@pytest.mark.parametrize("period", [2, 3, 60])
+def test_held_out_samples_are_not_at_equal_distances(period: int) -> None:
+    _, held = split(60_000, 1000)
+    shares = (held % period).bincount(minlength=period) / len(held)
+    assert (shares - 1 / period).abs().max() < 5 * (1 / period / len(held)) ** 0.5
+
+
 def test_data_that_is_sorted_by_class_can_be_learnt_from(tmp_path: Path) -> None:
     images, labels = bars()
     order = labels.argsort(stable=True)

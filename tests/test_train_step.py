@@ -18,6 +18,7 @@ from tests.pupils import ATTACK, QUICK, STEPS, bars, convolutional_network, nois
 from wasserball.train import Recipe, train
 from wasserball.train.held_out import HeldOut, Score
 from wasserball.train.objective import objective
+from wasserball.train.samples import split
 
 
 def cross_entropy(logits: list[float], label: int, smoothing: float = 0.0) -> float:
@@ -40,6 +41,7 @@ def divergence(clean: list[float], adversarial: list[float]) -> float:
     [
         *({}, dict(smoothing=0.2), dict(clean_share=0.25), dict(clean_share=0.25, smoothing=0.1)),
         *(dict(trades=6.0), dict(trades=6.0, smoothing=0.1)),
+        *(dict(bounded=0.5), dict(bounded=1.0), dict(bounded=0.7, clean_share=0.25)),
     ],
     ids=str,
 )
@@ -52,6 +54,8 @@ def test_the_objective_is_its_formula(options: dict[str, float]) -> None:
     for loss, label, image, other in zip(losses.tolist(), labels.tolist(), images, adversarial, strict=True):
         calm, excited = (model.double()(x.double().unsqueeze(0))[0].tolist() for x in (image, other))
         easy, hard = (cross_entropy(said, label, smoothing) for said in (calm, excited))
+        if power := options.get("bounded"):
+            easy, hard = ((1 - math.exp(-value) ** power) / power for value in (easy, hard))
         expected = (1 - share) * hard + share * easy
         if "trades" in options:
             expected = easy + options["trades"] * divergence(calm, excited)
@@ -100,7 +104,7 @@ def test_sgd_follows_nesterov(tmp_path: Path) -> None:
     own: dict[str, Any] = dict(attack=attack, batch_size=10, held_out=10, epochs=2, warm_up=0, rate=0.1)
     own |= dict(optimizer="sgd", weight_decay=0.01)
     train(model, (images, labels), out=tmp_path / "run", recipe=QUICK, **own)
-    kept = [number for number in range(20) if number % 2 == 0]  # the others are held out
+    kept, _ = split(20, 10)
     speed = [torch.zeros_like(parameter) for parameter in mine.parameters()]
     for rate in (0.1, 0.05):
         loss = nn.functional.cross_entropy(mine(images[kept]), labels[kept])

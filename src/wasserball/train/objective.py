@@ -17,17 +17,19 @@ def objective(
     """
     if recipe.trades == 0 and recipe.clean_share == 0:
         logits = model(adversarial)
-        return _cross_entropy(logits, labels, recipe.smoothing), logits
+        return _loss(logits, labels, recipe), logits
     calm, excited = model(torch.cat([images, adversarial])).tensor_split(2)
-    clean = _cross_entropy(calm, labels, recipe.smoothing)
+    clean = _loss(calm, labels, recipe)
     if recipe.trades:
         away = F.kl_div(excited.log_softmax(1), calm.log_softmax(1), reduction="none", log_target=True).sum(1)
         return clean + recipe.trades * away, excited
-    return torch.lerp(_cross_entropy(excited, labels, recipe.smoothing), clean, recipe.clean_share), excited
+    return torch.lerp(_loss(excited, labels, recipe), clean, recipe.clean_share), excited
 
 
-def _cross_entropy(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+def _loss(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
+    """Cross entropy, or the generalised one, which has a bound."""
+    losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=recipe.smoothing)
+    return -(-recipe.bounded * losses).expm1() / recipe.bounded if recipe.bounded else losses
 
 
 class Cast(nn.Module):

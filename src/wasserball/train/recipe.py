@@ -38,6 +38,10 @@ class Recipe:
     trades: float = 0.0
     """Above 0: cross entropy on clean images, and so many times how far the answers on adversarial images are from
     those (Kullback-Leibler divergence, TRADES: Zhang et al. 2019)."""
+    bounded: float = 0.0
+    """Above 0: the q of a loss (1 − p^q) / q instead of −log p, where p is what the model gives the label (Zhang &
+    Sabuncu 2018). A sample that is lost for good then costs no more than 1 / q, and a small network can turn to those
+    that it can hold."""
     smoothing: float = 0.0
     """Of the labels."""
     augment: Augment = "none"
@@ -86,6 +90,7 @@ class Recipe:
             warm_up=(lambda value: 0 <= value <= self.epochs, f"from 0 to the {self.epochs} epochs"),
             rate_warm_up=(lambda value: 0 <= value <= self.epochs, f"from 0 to the {self.epochs} epochs"),
             clean_share=(lambda value: 0 <= value < 1, "in [0, 1)"),
+            bounded=(lambda value: 0 <= value <= 1, "in [0, 1]"),
             smoothing=(lambda value: 0 <= value < 1, "in [0, 1)"),
             average=(lambda value: 0 <= value < 1, "in [0, 1)"),
             trades=(lambda value: 0 <= value < float("inf"), ">= 0"),
@@ -104,6 +109,8 @@ class Recipe:
                 raise ValueError(f"{name} must be an integer >= 0, got {value!r}")
         if self.trades and self.clean_share:
             raise ValueError(f"clean_share must be 0 where trades is not: it has its own, got {self.clean_share!r}")
+        if self.bounded and (self.trades or self.smoothing):
+            raise ValueError(f"bounded must be 0 where trades or smoothing are not, got {self.bounded!r}")
         if self.radius == "grown" and not 0 < self.low < self.eps:
             raise ValueError(f"low must be above 0 and below {self.eps:g} for a radius that is grown, got {self.low!r}")
         if self.radius == "grown" and self.stages < 2:

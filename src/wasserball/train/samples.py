@@ -18,7 +18,7 @@ def split(taken: int, held_out: int) -> tuple[Tensor, Tensor]:
     """Which of ``taken`` samples to train on and which to hold out, always the same: one of each stretch of the data,
     which may be sorted by class, and not at equal distances, where samples may be alike (MNIST's 60,000 are, in turn,
     of two groups of writers, and one is easier to read)."""
-    ends = torch.arange(held_out + 1, dtype=torch.float64).mul_(taken / max(1, held_out)).long()
+    ends = torch.arange(held_out + 1) * taken // max(1, held_out)
     within = torch.rand(held_out, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     held = ends[:-1] + within.mul_(ends.diff()).long()
     others = torch.ones(max(taken, 1), dtype=torch.bool)

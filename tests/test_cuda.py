@@ -161,6 +161,7 @@ def test_the_inner_maximum_never_waits_for_the_gpu() -> None:
         dict(precision="bfloat16", channels_last=True, augment="crop-flip", optimizer="sgd"),
         dict(radius="own", trades=1.0, augment="elastic", replay=True),
         dict(radius="grown", low=0.002),
+        dict(radius="own", bounded=0.5, clean_share=0.2, leak=0.2, optimizer="muon", average=0.9, replay=True),
     ],
     ids=lambda options: "-".join(options) or "plain",
 )

@@ -137,6 +137,7 @@ BEYOND = LABELS.index_fill(0, torch.tensor([9]), 2)
         (dict(limit=60), "data must hold more than the 60 held-out samples .*, got images with 60 samples"),
         (dict(model=lambda images: images), "model must be an nn.Module, got function"),
         (dict(model=nn.Flatten()), "model must have parameters that require a gradient"),
+        (dict(model=nn.Sequential(nn.Flatten(), nn.Linear(36, 2)), leak=0.1), "leak must be 0 for a model that has no"),
         (dict(model=nn.Linear(5, 2)), r"model must take images of images, \(1, 6, 6\), but: "),
         (dict(model=nn.Linear(6, 2)), r"logits of shape \(1, classes\) for one image, 2 or more, got \(1, 1, 6, 2\)"),
         (dict(model=Answer(lambda logits: logits[:, :1])), r"2 or more, got \(1, 1\)"),

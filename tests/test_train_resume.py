@@ -43,6 +43,7 @@ EVERYTHING = replace(
 VARIANTS = {
     "adam": EVERYTHING,
     "sgd, own radii": replace(EVERYTHING, optimizer="sgd", radius="own"),
+    "muon, a leak, a bound": replace(EVERYTHING, optimizer="muon", leak=0.2, bounded=0.5, smoothing=0.0),
 }
 Whole = Callable[[str], tuple[Path, Training, nn.Module]]
 

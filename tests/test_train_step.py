@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from tests.pupils import ATTACK, QUICK, STEPS, bars, convolutional_network, nois
 from wasserball.train import Recipe, train
 from wasserball.train.held_out import HeldOut, Score
 from wasserball.train.objective import objective
+from wasserball.train.recipe import OptimizerName
 from wasserball.train.samples import split
 
 
@@ -84,7 +85,7 @@ def norms() -> Iterator[list[float]]:
     handle.remove()
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("optimizer", get_args(OptimizerName))
 def test_long_gradients_are_cut_and_short_ones_left(tmp_path: Path, norms: list[float], optimizer: Any) -> None:
     train(perceptron(), bars(), out=tmp_path / "free", recipe=QUICK, optimizer=optimizer)
     free, bound = norms.copy(), sorted(norms)[STEPS]

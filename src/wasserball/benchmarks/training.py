@@ -50,7 +50,9 @@ class Pupil:
 
     def trainer(self, attack: Attack, device: torch.device, *, replay: bool) -> Trainer:
         """Ready for a step; with a radius of 0 that is one of standard training."""
-        common = dict[str, Any](radius="fixed", low=0.0, warm_up=0, held_out=1, batch_size=self.batch, replay=replay)
+        common = dict[str, Any](
+            radius="fixed", low=0.0, warm_up=0, leak=0.0, held_out=1, batch_size=self.batch, replay=replay
+        )
         recipe = replace(self.recipe, attack=attack, **common)
         torch.manual_seed(0)
         network = NETWORKS[recipe.network]().to(device)

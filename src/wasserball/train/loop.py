@@ -80,6 +80,7 @@ def train(
     mine, held = split(taken, chosen.held_out)
     model.to(place)
     classes = _classes(check_fit(model, images, place))
+    cast = Cast(model, chosen, place)
     samples, others = (Samples.of(images, numbers, place, classes, readers) for numbers in (mine, held))
     folder = Folder(out)
     restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
@@ -96,7 +97,8 @@ def train(
         if not folder.config.exists():
             raise StoreError(f"{out} must be a folder that all workers share, worker {workers.rank} does not see it")
         board = stack.enter_context(Board(folder.path) if workers.leads else nullcontext())
-        cast = Cast(model, chosen, place)
+        if cast.leak is not None:
+            stack.enter_context(cast.leak.installed())
         model.to(memory_format=cast.layout)  # type: ignore[call-overload]
         stack.callback(partial(model.to, memory_format=torch.contiguous_format))
         trainer = Trainer(

@@ -1,9 +1,12 @@
 """What is minimised, given images and what an attack has made of them."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from wasserball.train.leak import Leak
 from wasserball.train.recipe import Recipe
 
 
@@ -33,16 +36,19 @@ def _loss(logits: Tensor, labels: Tensor, recipe: Recipe) -> Tensor:
 
 
 class Cast(nn.Module):
-    """A model whose passes are in bfloat16 where that is wanted, and in the memory layout that suits them."""
+    """A model whose passes are in bfloat16 where that is wanted, in the memory layout that suits them, and with a leak
+    where it has one."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, device: torch.device) -> None:
         super().__init__()
+        self.leak = Leak(model, device) if recipe.leak else None
         self.model, self.kind = model, device.type
         self.dtype = next(parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
         self.coarse = recipe.precision == "bfloat16"
         self.layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
 
     def forward(self, images: Tensor) -> Tensor:
-        with torch.autocast(self.kind, torch.bfloat16, enabled=self.coarse):
+        leak = nullcontext() if self.leak is None else self.leak.open()
+        with leak, torch.autocast(self.kind, torch.bfloat16, enabled=self.coarse):
             logits: Tensor = self.model(images.to(self.dtype).contiguous(memory_format=self.layout))
         return logits if logits.dtype == torch.float64 else logits.float()

@@ -10,6 +10,8 @@ from wasserball.evaluate.folder import Identity, differ
 
 FORMAT = 2
 """Of the folder."""
+LEAK_ENDS = 2 / 3
+"""Of a training: the rest of it is of the network as it will be used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,10 @@ class Setting(Identity):
         slope = self.recipe["rate_warm_up"] * self.steps
         rate = self.recipe["rate"] * (1 + math.cos(math.pi * step / (self.epochs * self.steps))) / 2
         return float(rate * min(1.0, (step + 1) / slope) if slope else rate)
+
+    def leak_at(self, step: int) -> float:
+        """The slope of ReLUs below 0."""
+        return max(0.0, float(self.recipe["leak"]) * (1 - step / (LEAK_ENDS * self.epochs * self.steps)))
 
     def differences(self, other: Identity) -> list[str]:
         """In what two of a kind differ, in words; of the recipes, in which lines."""

@@ -18,7 +18,8 @@ from wasserball.attacks.inner import inner_maximum
 from wasserball.evaluate.workers import Workers
 from wasserball.train.augment import AUGMENTATIONS
 from wasserball.train.average import Average
-from wasserball.train.objective import objective
+from wasserball.train.muon import Muon
+from wasserball.train.objective import Cast, objective
 from wasserball.train.progress import Watch
 from wasserball.train.radius import OwnRadii
 from wasserball.train.recipe import Recipe
@@ -55,8 +56,8 @@ class Batch(NamedTuple):
 class Trainer:
     """What does not change from step to step."""
 
-    model: nn.Module
-    """In the precision of the training; whom the attack attacks."""
+    model: Cast
+    """As it is in training; whom the attack attacks."""
     learner: nn.Module
     """The same, or what makes it learn from the batches of all processes."""
     optimizer: Optimizer
@@ -108,6 +109,8 @@ class Trainer:
         """Attack, then descend; returns sums of the loss, of those that held, and of one for each sample. ``count`` is
         the size of the batch over all processes, of which these samples are a part."""
         labels, images = batch.labels, AUGMENTATIONS[self.recipe.augment].apply(batch.images, batch.drawn[:, 1:])
+        if self.model.leak is not None:
+            self.model.leak.slope.fill_(self.setting.leak_at(step))
         # The attack sees the model in evaluation mode, and leaves it as it was.
         adversarial = self._attacked(step, batch._replace(images=images))
         losses, logits = objective(self.learner, images, adversarial, labels, self.recipe)
@@ -179,6 +182,8 @@ def make_optimizer(parameters: list[nn.Parameter], recipe: Recipe) -> Optimizer:
     if recipe.optimizer == "adam":
         fused = parameters[0].is_cuda or None
         return Adam(parameters, lr=recipe.rate, weight_decay=recipe.weight_decay, fused=fused)
+    if recipe.optimizer == "muon":
+        return Muon(parameters, lr=recipe.rate, weight_decay=recipe.weight_decay)
     return SGD(parameters, lr=recipe.rate, momentum=MOMENTUM, nesterov=True, weight_decay=recipe.weight_decay)
 
 

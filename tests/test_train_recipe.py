@@ -109,7 +109,7 @@ def test_all_recipes_are_for_networks_that_there_are() -> None:
     assert "finetune" in RECIPES
     for recipe in RECIPES.values():
         assert recipe.network in NETWORKS
-        assert recipe.judge == PGD(eps=recipe.eps, steps=recipe.judge_steps)
+        assert recipe.judge == PGD(eps=recipe.eps, steps=recipe.judge_steps, cost=recipe.attack.cost)
         assert json.loads(json.dumps(recipe.content())) == recipe.content()
 
 

@@ -57,7 +57,7 @@ def test_a_quick_run_measures_everything(record: Record) -> None:
     assert {row.operator for row in record.operators} >= set(OPERATORS)
     assert [row.attack for row in record.steps] == ATTACKS
     assert {row.axis for row in record.scaling} == {"pixels", "window", "batch"}
-    assert [(row.network, row.attack) for row in record.training] == [("mnist", "FrankWolfe(eps=0.5, steps=10)")]
+    assert [(row.network, row.attack) for row in record.training] == [("mnist", "FrankWolfe(eps=0.55, steps=10)")]
     assert all(row.ratio == pytest.approx(row.milliseconds / row.standard_milliseconds) for row in record.training)
 
 

@@ -106,9 +106,9 @@ def test_a_network_and_its_blurred_twin_are_told_apart_by_their_weights(tmp_path
 
 def test_the_width_of_the_blur_comes_with_the_weights(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    kernel = Blur(1.2).kernel
-    assert kernel.shape == Blur(1.0).kernel.shape
-    network = cifar_resnet18(blur=1.2).eval()
+    kernel = Blur(1.4).kernel
+    assert kernel.shape == Blur(1.5).kernel.shape
+    network = cifar_resnet18(blur=1.4).eval()
     save_file(network.state_dict(), tmp_path / "w.safetensors")
     found = zoo.load_model(tmp_path / "w.safetensors")
     assert torch.equal(found.state_dict()["blur.kernel"], kernel)

@@ -168,7 +168,7 @@ def test_a_folder_that_is_not_this_training_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"last\.safetensors is damaged"):
         again(perceptron())
     (out / "config.json").write_text('{"format": 1}')
-    with pytest.raises(StoreError, match=r"config\.json must be of format 2, got 1"):
+    with pytest.raises(StoreError, match=r"config\.json must be of format 3, got 1"):
         again(perceptron())
     (out / "config.json").write_text("[]")
     with pytest.raises(StoreError, match=r"config\.json must be the configuration of a training"):

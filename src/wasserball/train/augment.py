@@ -54,6 +54,7 @@ def bend(images: Tensor, drawn: Tensor) -> Tensor:
     grid = F.affine_grid(torch.stack(rows, 1).view(-1, 2, 3), list(images.shape), align_corners=False)
     pulled = (2 * drawn[:, 4:] - 1).view(batch, 2, GRID, GRID) * (math.sqrt(3) * BEND)
     pulled = F.interpolate(pulled, (height, width), mode="bicubic", align_corners=False).permute(0, 2, 3, 1)
+    # Not times a tensor of the two: it would come from the host, and wait for the GPU.
     pulled = torch.stack((pulled[..., 0] * (2 / width), pulled[..., 1] * (2 / height)), 3)
     return F.grid_sample(images, grid + pulled, align_corners=False).clamp_(0, 1)
 

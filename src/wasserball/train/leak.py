@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class Leak:
     """Adds ``slope · min(x, 0)`` to what the ReLUs of a model return, while it is :meth:`open`.
 
-    A unit that is 0 for all images has no gradient and never comes back; against strong attacks a sixth of a layer may
-    go that way in the first epochs. With a slope that falls to 0 the network ends as the one that it is without.
+    A unit that is 0 for all images has no gradient and never comes back: of the hundred in the paper's network a sixth
+    had ended so. With a slope that falls to 0 the network ends as the one that it is without.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:

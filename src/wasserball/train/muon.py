@@ -1,8 +1,7 @@
 """The optimiser Muon, for matrices and convolutions (torch 2.9 and later have one, for matrices alone)."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +10,8 @@ from torch.optim import Optimizer
 MOMENTUM = 0.95
 SCALE = 0.2
 """Of the entries of a step, over those of a step of Adam: with it one rate serves both (Liu et al. 2025)."""
-SECOND, SMALL = (0.9, 0.999), 1e-8
-"""Of Adam."""
+BETAS, SMALL = (0.9, 0.999), 1e-8
+"""Of Adam, as torch has them."""
 QUINTIC = 3.4445, -4.7750, 2.0315
 """Of Jordan et al.: five rounds take any singular value from 0.01 to 1 to about 1."""
 ROUNDS = 5
@@ -33,7 +32,7 @@ class Muon(Optimizer):
         super().__init__(groups, dict(lr=lr, weight_decay=weight_decay))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Take one."""
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -55,7 +54,7 @@ class Muon(Optimizer):
         if not state:
             state |= dict(step=torch.zeros(()), mean=torch.zeros_like(parameter), square=torch.zeros_like(parameter))
         state["step"] += 1
-        first, second = SECOND
+        first, second = BETAS
         mean: Tensor = state["mean"].lerp_(slope, 1 - first)
         square = state["square"].mul_(second).addcmul_(slope, slope, value=1 - second)
         taken = int(state["step"])

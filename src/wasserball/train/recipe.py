@@ -52,7 +52,7 @@ class Recipe:
     batch_size: int = 128
     """Images a step, of all processes together."""
     optimizer: OptimizerName = "adam"
-    """Or SGD, with Nesterov's momentum of 0.9; or Muon, which gets more out of small networks."""
+    """Or SGD, with Nesterov's momentum of 0.9; or Muon (Jordan et al. 2024)."""
     rate: float = 1e-3
     """The learning rate, which falls to 0 on a cosine …"""
     rate_warm_up: float = 0.0

@@ -8,7 +8,7 @@ from typing import Any, Self
 from wasserball import __version__
 from wasserball.evaluate.folder import Identity, differ
 
-FORMAT = 2
+FORMAT = 3
 """Of the folder."""
 LEAK_ENDS = 2 / 3
 """Of a training: the rest of it is of the network as it will be used."""

@@ -57,7 +57,6 @@ def test_nothing_is_made_of_nothing() -> None:
 def test_what_is_no_hidden_matrix_follows_adam(decay: float) -> None:
     model, alike = network(), network()
     mine, adam = Muon(list(model.parameters()), lr=0.01, weight_decay=decay), Adam(alike.parameters(), 0.01)
-    adam.param_groups[0]["weight_decay"] = decay
     names = [name for name, _ in model.named_parameters()]
     for seed in range(4):
         moved, expected = (take(net, by, slopes(net, seed)) for net, by in ((model, mine), (alike, adam)))
@@ -78,6 +77,16 @@ def test_a_step_is_the_momentum_with_equal_singular_values() -> None:
         torch.testing.assert_close(step, wanted)
         # one rate serves both: entries as large as SCALE times those of Adam's first step, which are the rate
         assert step.square().mean().sqrt().item() == pytest.approx(0.01 * SCALE, rel=0.2)
+
+
+def test_decay_shrinks_the_matrices_and_leaves_the_step_as_it_is() -> None:
+    model, alike = network(), network()
+    without, by = Muon(list(model.parameters()), lr=0.01), Muon(list(alike.parameters()), lr=0.01, weight_decay=2.0)
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
+    steps, shrunk = take(model, without, slopes(model, 0)), take(alike, by, slopes(alike, 0))
+    for place, (step, other, weight) in enumerate(zip(steps, shrunk, weights, strict=True)):
+        decay = 0.02 if place in (0, 4) else 0.0
+        torch.testing.assert_close(other, step + decay * weight)
 
 
 def test_a_network_of_one_layer_is_its_last() -> None:

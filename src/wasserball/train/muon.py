@@ -21,15 +21,18 @@ class Muon(Optimizer):
     """A step for a layer's weights is its momentum with all singular values made alike, so that it moves in many
     directions at once and not in the few that all samples agree on (Jordan et al. 2024).
 
-    What is no matrix, and the last layer, whose rows are classes, take steps of Adam.
+    What is no matrix, and the last layer, whose rows are classes, take steps of Adam, without decay. The others' decay
+    is no part of their gradient, whose size would not matter, but shrinks the weights themselves (Loshchilov & Hutter
+    2019).
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], lr: float, weight_decay: float = 0.0) -> None:
         layers = [parameter for parameter in parameters if parameter.ndim >= 2][:-1]
         ours = {id(parameter) for parameter in layers}
         others = [parameter for parameter in parameters if id(parameter) not in ours]
-        groups = [dict(params=params, turned=turned) for params, turned in ((layers, True), (others, False)) if params]
-        super().__init__(groups, dict(lr=lr, weight_decay=weight_decay))
+        turned, straight = dict(params=layers, weight_decay=weight_decay), dict(params=others, weight_decay=0.0)
+        groups = [group | dict(turned=group is turned) for group in (turned, straight) if group["params"]]
+        super().__init__(groups, dict(lr=lr))
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
@@ -37,9 +40,8 @@ class Muon(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    slope = parameter.grad.add(parameter, alpha=group["weight_decay"])
-                    step = self._turned(parameter, slope) if group["turned"] else self._adam(parameter, slope)
-                    parameter.sub_(step, alpha=group["lr"])
+                    step = (self._turned if group["turned"] else self._adam)(parameter, parameter.grad)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step, alpha=group["lr"])
 
     def _turned(self, parameter: Tensor, slope: Tensor) -> Tensor:
         state = self.state[parameter]

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from experiments import train_bundled
 from wasserball import zoo
 from wasserball.zoo.networks import BasicBlock, Bottleneck
 
@@ -208,21 +206,3 @@ def test_what_is_missing_is_named(folder: Path) -> None:
     (folder / LABELS).unlink()
     with pytest.raises(FileNotFoundError, match=r"t10k-labels-idx1-ubyte\.gz"):
         zoo.load_mnist(folder)
-
-
-def test_training_repeats_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights, sample = [folder / f"{run}.safetensors" for run in range(2)], folder / "sample.safetensors"
-    for path in weights:
-        assert train_bundled.main(["--data", str(folder), "--out", str(path), "--sample", str(sample)]) == 0
-    assert weights[0].read_bytes() == weights[1].read_bytes()
-    printed = capsys.readouterr().out
-    assert "of 250 test digits right" in printed
-    assert "sample.safetensors" in printed
-
-    network = zoo.mnist_network()
-    network.load_state_dict(load_file(weights[0]))
-    reached = train_bundled.accuracy(network, *zoo.load_mnist(folder))
-    assert f"{reached:.2%} of" in printed
-    digits = load_file(sample)
-    assert torch.equal(digits["images"], DIGITS[:200, None].byte())
-    assert torch.equal(digits["labels"], CLASSES[:200].byte())

@@ -60,7 +60,7 @@ KNOWN = {
     "a00931eac0b3f72e093e31abcea8d3e6": STANDARD,
     "dd08114f345977c2317b376b9bc1429b": SINKHORN_TRAINED,
     "42b71e60c4187382c3827c8a3e96793d": FRANK_WOLFE_TRAINED,
-    "572f217f644a9dd6c853db5f92de3ee9": replace(STANDARD, note=f"paper, for its own weights of this network ({PAPER})"),
+    "8b68a50828238849812bebebc6bcf9a9": replace(STANDARD, note=f"paper, for its own weights of this network ({PAPER})"),
 }
 """By :func:`~wasserball.evaluate.setting.fingerprint_model`. The last is the bundled model, with weights of our own."""
 

@@ -71,5 +71,6 @@ def orthogonal(matrix: Tensor) -> Tensor:
     wide = wide / torch.linalg.matrix_norm(wide).clamp(min=torch.finfo(matrix.dtype).tiny)
     for _ in range(ROUNDS):
         square = wide @ wide.T
-        wide = first * wide + (third * square + fifth * square @ square) @ wide
+        inner = torch.addmm(square, square, square, beta=third, alpha=fifth)
+        wide = torch.addmm(wide, inner, wide, beta=first)
     return wide if matrix.shape[0] <= matrix.shape[1] else wide.T

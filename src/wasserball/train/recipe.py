@@ -199,7 +199,7 @@ RECIPES: dict[str, Recipe] = {
         average=0.999,
         replay=True,
     ),
-    "mnist-standard": Recipe(attack=PGD(eps=0.0, steps=1), epochs=10, rate=2e-3, warm_up=0),
+    "mnist-standard": Recipe(attack=PGD(eps=0.0, steps=1), epochs=10, rate=2e-3, warm_up=0, average=0.995),
     "cifar10": Recipe(
         network="cifar-resnet18-blur",
         attack=PGD(eps=0.005, steps=5),

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-EPS, SAMPLE = 0.1, 4
+EPS, SAMPLE = 0.1, 6
 BUDGET = "#ffb224"
 
 

@@ -21,6 +21,7 @@ from wasserball.benchmarks.problem import make_problem
 from wasserball.benchmarks.report import Machine, Record, short, table
 from wasserball.benchmarks.scaling import ScalingRow, slope
 from wasserball.benchmarks.steps import Victim, Watched
+from wasserball.train.recipe import RECIPES
 
 CPU = torch.device("cpu")
 OPERATORS = [
@@ -57,7 +58,8 @@ def test_a_quick_run_measures_everything(record: Record) -> None:
     assert {row.operator for row in record.operators} >= set(OPERATORS)
     assert [row.attack for row in record.steps] == ATTACKS
     assert {row.axis for row in record.scaling} == {"pixels", "window", "batch"}
-    assert [(row.network, row.attack) for row in record.training] == [("mnist", "FrankWolfe(eps=0.55, steps=10)")]
+    trained = f"FrankWolfe(eps={RECIPES['mnist'].eps:g}, steps=10)"
+    assert [(row.network, row.attack) for row in record.training] == [("mnist", trained)]
     assert all(row.ratio == pytest.approx(row.milliseconds / row.standard_milliseconds) for row in record.training)
 
 

@@ -58,6 +58,7 @@ class Recipe:
     rate_warm_up: float = 0.0
     """… after it has risen from 0 for so many epochs."""
     weight_decay: float = 0.0
+    """Of all weights, as a part of the gradient; Muon shrinks the layers that it turns instead, and no others."""
     clip: float = 0.0
     """The largest norm of a gradient; longer ones are cut. 0: as they are."""
     leak: float = 0.0

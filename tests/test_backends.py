@@ -15,7 +15,7 @@ from torch import Tensor
 from tests import emulator
 from wasserball import DenseCost, LocalCost, verify
 from wasserball.kernels import Backend, _missing, choose, cuda
-from wasserball.operators import Solution, box_step, dual, leap, linear_minimizer, project, project_step
+from wasserball.operators import Solution, box_step, dual, leap, linear_minimizer, project, project_step, sinkhorn
 from wasserball.operators.leap import step_that_spends
 from wasserball.operators.oracle import mixture
 
@@ -97,7 +97,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("no emulated cuda: there is no C++ compiler")
     monkeypatch.setitem(DEVICE, "cuda", "cpu")
     monkeypatch.setattr(cuda, "_module", emulator.emulated_module)
-    for operator in ("projection", "box_step", "oracle", "leap"):
+    for operator in ("projection", "box_step", "oracle", "leap", "sinkhorn"):
         monkeypatch.setattr(import_module(f"wasserball.operators.{operator}"), "choose", choose_emulated)
     return "cuda"
 
@@ -311,6 +311,26 @@ def test_an_oracle_may_stop_early(case: Case, dtype: torch.dtype, backend: Backe
     assert (reached - least <= early.gap.cpu() + slack).all()
 
 
+@pytest.mark.parametrize("gamma", [1e-2, 1e-3])
+def test_sinkhorn(case: Case, dtype: torch.dtype, backend: Backend, gamma: float) -> None:
+    """All compute in float64, iteration by iteration the same."""
+    mine, truth = pair(case, dtype, backend)
+    found, known = (
+        sinkhorn(p.mass + case.step * p.gradient, p.mass, p.budget, p.cost, gamma=gamma, backend=b)
+        for p, b in ((mine, backend), (truth, "torch"))
+    )
+    assert torch.equal(found.converged.cpu(), known.converged)
+    turns = found.iterations.cpu() - known.iterations
+    assert (turns.abs() <= (0 if dtype == torch.float64 else 2)).all()  # a target that was rounded is another one
+    # Entries are exponentials of numbers that grow like 1 / γ.
+    atol = noise(dtype, case.step * float(truth.gradient.abs().max())) + noise(torch.float64) / gamma
+    close(found.plan, known.plan, atol)
+    close(found.image, known.image, 4 * atol)
+    close(found.lam, known.lam, atol, 1e-9 if dtype == torch.float64 else 1e-4)
+    close(found.gap, known.gap, atol * truth.mass[0].numel())
+    assert (found.spent <= mine.budget).all()
+
+
 def test_step_that_spends(case: Case, dtype: torch.dtype, backend: Backend) -> None:
     mine, truth = pair(case, dtype, backend)
     found, known = (
@@ -328,6 +348,7 @@ def everything(problem: Problem, backend: Backend) -> Iterator[Tensor]:
     for solution in (
         project_step(*step, backend=backend),
         project(problem.plan, mass, budget / 3, cost, backend=backend),
+        sinkhorn(problem.gradient, mass, budget, cost, gamma=1e-2, backend=backend),
         box_step(*step, lam=budget, backend=backend),
         linear_minimizer(problem.gradient, mass, budget, cost, backend=backend),
         linear_minimizer(problem.gradient, mass, budget, cost, gamma=0.1, return_plan=True, backend=backend),

@@ -60,6 +60,7 @@ class ProjectedSinkhorn(Ascent):
                 self.cost,
                 gamma=self.gamma,
                 max_iterations=self.max_iterations,
+                backend=self.backend,
             )
             assert found.plan is not None
             finite = torch.isfinite(found.gap)

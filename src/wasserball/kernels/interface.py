@@ -49,6 +49,16 @@ class Mixture(NamedTuple):
     that is kept whole is touched only where the answer is; of one that is not kept at all nothing is left."""
 
 
+class SinkhornDual(NamedTuple):
+    """Where the ascent of projected Sinkhorn ended: dual variables and objective, divided by γ."""
+
+    beta: Tensor
+    psi: Tensor
+    objective: Tensor
+    iterations: Tensor
+    converged: Tensor
+
+
 class Kernels(Protocol):
     """One implementation: a module with these functions."""
 
@@ -94,3 +104,15 @@ class Kernels(Protocol):
 
     def step_that_spends(self, gradient: Tensor, mass: Tensor, wanted: Tensor, share: float, cost: LocalCost) -> Tensor:
         """The step at which ``identity + step · gradient[destination]`` spends ``wanted``, or the share of the most."""
+
+    def ascend_sinkhorn(
+        self,
+        target: Tensor,
+        mass: Tensor,
+        budget: Tensor,
+        cost: LocalCost,
+        gamma: float,
+        tol: float,
+        max_iterations: int,
+    ) -> SinkhornDual:
+        """The dual of projected Sinkhorn for masses that sum to 1, in float64; no iteration where the budget is 0."""

@@ -7,10 +7,12 @@ import torch
 from torch import Tensor
 
 from wasserball.checks import check_count, check_like, check_per_sample, check_positive, check_tolerance
+from wasserball.kernels import Backend, choose
+from wasserball.kernels.interface import SinkhornDual
 from wasserball.operators.rounding import per_sample, within_budget
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
-from wasserball.threat import Cost, DenseCost, WassersteinBall
+from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall
 
 
 @torch.no_grad()
@@ -23,6 +25,7 @@ def sinkhorn(
     gamma: float,
     tol: float = 1e-6,
     max_iterations: int = 1000,
+    backend: Backend | None = None,
 ) -> Solution:
     """``argmin_{z,Π} ½‖z − target‖² + γΣΠ log Π  s.t.  Π ≥ 0, Π1 = mass, Πᵀ1 = z, <C, Π> ≤ budget`` (paper App. A).
 
@@ -46,7 +49,7 @@ def sinkhorn(
     check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)
     return solve_in_chunks(
-        lambda some: _project_chunk(target[some], mass[some], delta[some], cost, gamma, tol, max_iterations),
+        lambda some: _project_chunk(target[some], mass[some], delta[some], cost, gamma, tol, max_iterations, backend),
         len(mass),
         mass[0].numel() * cost.plan_shape(mass)[cost.axis],
         mass.device,
@@ -54,15 +57,27 @@ def sinkhorn(
 
 
 def _project_chunk(
-    target: Tensor, mass: Tensor, delta: Tensor, cost: Cost, gamma: float, tol: float, max_iterations: int
+    target: Tensor,
+    mass: Tensor,
+    delta: Tensor,
+    cost: Cost,
+    gamma: float,
+    tol: float,
+    max_iterations: int,
+    backend: Backend | None,
 ) -> Solution:
     total = sample_sum(mass.double())
     unit = torch.where(total > 0, total, 1.0)
     scale = per_sample(unit, mass)
     # Without mass or budget a single point is feasible, and the dual reaches its supremum only as ψ → ∞.
     fixed = (total == 0) | (delta == 0)
-    problem = _Problem(mass / scale, target / scale, delta / unit)
-    dual, iterations, converged = _ascend(problem, ~fixed, cost, gamma, tol, max_iterations)
+    problem = _Problem(target / scale, mass / scale, torch.where(fixed, 0.0, delta / unit))
+    fast = choose(backend, cost, problem.mass)
+    if fast is None:
+        dual = _ascend(problem, cost, gamma, tol, max_iterations)
+    else:
+        assert isinstance(cost, LocalCost)
+        dual = fast.ascend_sinkhorn(*problem, cost, gamma, tol, max_iterations)
 
     moved = torch.isfinite(dual.objective) & ~fixed
     # The rows of exp(α + β − ψC − 1), divided by their sums rather than through α so that they keep the mass exactly.
@@ -80,17 +95,17 @@ def _project_chunk(
         image=image.to(target.dtype),
         lam=torch.where(fixed, torch.where(total > 0, torch.inf, 0.0), gamma * unit * dual.psi),
         spent=spent,
-        iterations=iterations,
-        converged=fixed | (moved & converged),
+        iterations=dual.iterations,
+        converged=fixed | (moved & dual.converged),
         gap=torch.where(fixed, 0.0, torch.where(moved, gap, torch.inf)),
     )
 
 
 class _Problem(NamedTuple):
-    """Samples whose masses sum to 1, in float64."""
+    """Samples whose masses sum to 1, in float64; a budget of 0 says that nothing is to be found."""
 
-    mass: Tensor
     target: Tensor
+    mass: Tensor
     budget: Tensor
 
 
@@ -103,13 +118,12 @@ class _Dual(NamedTuple):
     objective: Tensor
 
 
-def _ascend(
-    problem: _Problem, wanted: Tensor, cost: Cost, gamma: float, tol: float, max_iterations: int
-) -> tuple[_Dual, Tensor, Tensor]:
-    """``argmax <α, mass> + <β, target> − ½γ‖β‖² − ψ·budget − ΣΠ`` over α, β and ψ ≥ 0, for the ``wanted`` samples.
+def _ascend(problem: _Problem, cost: Cost, gamma: float, tol: float, max_iterations: int) -> SinkhornDual:
+    """``argmax <α, mass> + <β, target> − ½γ‖β‖² − ψ·budget − ΣΠ`` over α, β and ψ ≥ 0.
 
-    Returns also the iterations of each sample and whether it converged. A sample that is done is not touched again.
+    A sample that is done is not touched again.
     """
+    wanted = problem.budget > 0
     result = _maximize_alpha(torch.zeros_like(problem.mass), torch.ones_like(problem.budget), problem, cost, gamma)
     iterations, converged = torch.zeros_like(wanted, dtype=torch.int64), torch.zeros_like(wanted)
     # What arrives at j from all i is what leaves j for all i under the transposed cost; a local cost is its own.
@@ -130,7 +144,7 @@ def _ascend(
         going = change > allowed  # false where it is not a number: such a sample ends, and has not converged
         live = live[going]
         part, dual = _Problem(*(field[going] for field in part)), _Dual(*(field[going] for field in dual))
-    return result, iterations, converged
+    return SinkhornDual(result.beta, result.psi, result.objective, iterations, converged)
 
 
 def _maximize_alpha(beta: Tensor, psi: Tensor, problem: _Problem, cost: Cost, gamma: float) -> _Dual:

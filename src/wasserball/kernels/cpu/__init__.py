@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from wasserball.kernels.cpu import ball, entropic, exact
+from wasserball.kernels.cpu import ball, entropic, exact, sinkhorn
 from wasserball.kernels.cpu.layout import Array, Grid
-from wasserball.kernels.interface import Boxed, Mixture, Projected
+from wasserball.kernels.interface import Boxed, Mixture, Projected, SinkhornDual
 from wasserball.threat import LocalCost
 
 CHUNKS = 4
@@ -184,3 +184,16 @@ def step_that_spends(gradient: Tensor, mass: Tensor, wanted: Tensor, share: floa
     grid = _grid(cost, *mass.shape[2:])
     _share_out(lambda first, last: ball.step_that_spends(first, last, *given, grid, step.numpy()), batch)
     return step
+
+
+def ascend_sinkhorn(
+    target: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost, gamma: float, tol: float, max_iterations: int
+) -> SinkhornDual:
+    """See :class:`wasserball.kernels.interface.Kernels`."""
+    batch, grid = len(mass), _grid(cost, *mass.shape[2:])
+    beta, psi, objective, iterations, converged, _ = _answer(mass, budget)
+    found = SinkhornDual(beta, psi, objective, iterations, converged)
+    given = _lines(target, batch), _lines(mass, batch), budget.numpy(), gamma, tol, max_iterations
+    written = tuple(_lines(tensor, batch) for tensor in found)
+    _share_out(lambda first, last: sinkhorn.ascend(first, last, *given, grid, *written), batch)
+    return found

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from wasserball.kernels.cuda.nvrtc import THREADS, WARPS, Argument, Module, Shape
-from wasserball.kernels.interface import Boxed, Mixture, Projected
+from wasserball.kernels.interface import Boxed, Mixture, Projected, SinkhornDual
 from wasserball.threat import LocalCost
 
 TOTALS = 11
 """Numbers that a sum over rows consists of, at most; the sources have the same number."""
+SOFT = ("entropic", "sinkhorn")
+"""Sources that need soft minima of rows."""
 
 
 def project(
@@ -106,6 +108,19 @@ def step_that_spends(gradient: Tensor, mass: Tensor, wanted: Tensor, share: floa
     return step
 
 
+def ascend_sinkhorn(
+    target: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost, gamma: float, tol: float, max_iterations: int
+) -> SinkhornDual:
+    """See :class:`wasserball.kernels.interface.Kernels`."""
+    target, mass = target.contiguous(), mass.contiguous()
+    alpha, minus_beta = torch.empty_like(mass), torch.empty_like(mass)
+    psi, objective, iterations, converged, _ = _state(budget)
+    inputs: list[Argument] = [target, mass, budget, float(gamma), float(tol), max_iterations]
+    found: list[Argument] = [alpha, minus_beta, psi, objective, iterations, converged]
+    _solve("sinkhorn", "ascend_sinkhorn", cost, mass, [*inputs, *found])
+    return SinkhornDual(minus_beta.neg_(), psi, objective, iterations, converged)
+
+
 def specialised(source: str, cost: LocalCost, dtype: torch.dtype) -> str:
     """The text of a source for one cost and one dtype."""
     shell_of = {k: number for number, (_, members) in enumerate(cost.shells) for k in members}
@@ -117,7 +132,8 @@ def specialised(source: str, cost: LocalCost, dtype: torch.dtype) -> str:
         f"#define SHELL_OF {', '.join(str(shell_of[k]) for k in range(len(cost.offsets)))}",
     )
     folder = files(__package__)
-    texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("common.cuh", f"{source}.cu"))
+    names = "common.cuh", *(["soft.cuh"] if source in SOFT else []), f"{source}.cu"
+    texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     return "\n".join((*definitions, *texts))
 
 

@@ -6,29 +6,18 @@ of its own, not the operators'.
 """
 
 import argparse
-import json
-import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from torch import Tensor
 
 import wasserball as wb
-from wasserball import plot
-from wasserball.solvers import Objective
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from experiments._lab import Experiment, Ledger, Setting, markdown, whole_number
 
 SEED = 3577
 """A draw with the paper's W(a, b) = 0.797."""
@@ -36,9 +25,6 @@ RADII = (0.5, 1.0)
 GAMMAS = (1e-3, 2e-4, 1e-4, 5e-5)
 STEPS = 4_000
 """Of Frank-Wolfe: three digits take about 3,200 at radius 0.5 and 2,500 at 1.0."""
-
-CALLS = 3
-"""Of the objective in a step of Frank-Wolfe: its gradient, and two values in the line search."""
 
 
 def brief(number: float) -> str:
@@ -103,32 +89,9 @@ class Toy:
         return (gradient * (images - best)).flatten(1).sum(1)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """Where a method ended."""
-
-    method: str
-    images: Tensor
-    plan: wb.TransportPlan | None
-    iterations: Tensor
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Row:
-    """What the table says about a method, for each radius."""
-
-    method: str
-    distance: list[float]
-    iterations: list[int]
-    gap: list[float]
-    valid: list[bool]
-    seconds: float
-
-
-def methods(toy: Toy, objective: Objective, steps: int) -> dict[str, Callable[[], wb.operators.Solution | wb.Minimum]]:
+def methods(toy: Toy, steps: int) -> dict[str, Callable[[], wb.operators.Solution | wb.Minimum]]:
     sinkhorn = partial(wb.operators.sinkhorn, toy.target, toy.clean, toy.eps, toy.cost)
-    minimize = partial(wb.minimize, objective, toy.clean, eps=toy.eps, cost=toy.cost)
+    minimize = partial(wb.minimize, toy.objective, toy.clean, eps=toy.eps, cost=toy.cost)
     return {
         **{method: partial(sinkhorn, gamma=gamma) for gamma, method in SINKHORN.items()},
         PGD: partial(minimize, method="pgd", steps=2000, tol=1e-9),
@@ -136,150 +99,64 @@ def methods(toy: Toy, objective: Objective, steps: int) -> dict[str, Callable[[]
     }
 
 
-def solve(toy: Toy, steps: int, progress: Progress) -> Iterator[Answer]:
-    task = progress.add_task("")
-
-    def objective(images: Tensor) -> Tensor:
-        progress.advance(task)
-        return toy.objective(images)
-
-    for method, project in methods(toy, objective, steps).items():
-        progress.reset(task, description=method, total=CALLS * steps if method == FRANK_WOLFE else None)
-        start = time.perf_counter()
-        found = project()
-        seconds = time.perf_counter() - start
-        plan = None if found.plan is None else wb.TransportPlan(found.plan, toy.cost)
-        yield Answer(method, found.image, plan, found.iterations, seconds)
-
-
-def measure(toy: Toy, answer: Answer) -> Row:
-    certificate = toy.certify(answer.images)
-    return Row(
-        answer.method,
+def project(toy: Toy, solve: Callable[[], wb.operators.Solution | wb.Minimum]) -> dict[str, Any]:
+    """Where a method ends, for each radius; the certificate is from the images alone."""
+    started = time.perf_counter()
+    found = solve()
+    seconds = time.perf_counter() - started
+    certificate = toy.certify(found.image)
+    return dict(
         distance=certificate.distance.tolist(),
-        iterations=answer.iterations.tolist(),
-        gap=toy.gap(answer.images).tolist(),
         valid=certificate.valid.tolist(),
-        seconds=round(answer.seconds, 3),
+        gap=toy.gap(found.image).tolist(),
+        iterations=found.iterations.tolist(),
+        seconds=round(seconds, 3),
     )
 
 
-def table(toy: Toy, rows: Sequence[Row], seed: int) -> Table:
-    distance = toy.certify(toy.target).distance[0]
-    grid = Table(
-        title=f"Table 2: the projection p̂ of b onto the ball around a\nseed {seed}, W(a, b) = {distance:.6f}",
-        caption="gap: nothing in the ball has a ½‖p̂ − b‖² that is lower by more than this",
-    )
-    grid.add_column("method")
-    for heading in ("W(a, p̂)", "iter.", "gap", "paper W", "iter."):
-        grid.add_column(heading, justify="right")
-    for radius, (eps, truth) in enumerate(zip(RADII, toy.truth.tolist(), strict=True)):
-        grid.add_row(f"[bold]eps = {eps}")
-        for row in rows:
-            paper = PAPER.get(row.method)
-            there, turns = paper[radius] if paper else (None, None)
-            found = row.distance[radius]
-            grid.add_row(
-                f"  {row.method}",
-                f"[{'green' if abs(found - truth) < 5e-4 else 'yellow'}]{found:.6f}",
-                str(row.iterations[radius]),
-                brief(row.gap[radius]),
-                f"[dim]{there:.3f}" if there else "[dim]–",
-                f"[dim]{turns}" if turns else "[dim]–",
-            )
-        grid.add_row(
-            "  ground truth", f"{truth:.6f}", "", "", f"[dim]{PAPER[PGD][radius][0]:.3f}", "", end_section=True
-        )
-    return grid
-
-
-def picture(toy: Toy, sinkhorn: Answer, exact: Answer) -> "Figure":
-    """What two methods make of the smaller radius, and the mass that the exact projection moves."""
-    assert exact.plan is not None
-    distances = [float(toy.certify(images).distance[0]) for images in (toy.target, sinkhorn.images, exact.images)]
-    white = float(torch.maximum(toy.clean, toy.target).max())
-    change = (exact.images - toy.clean)[0, 0]
-    figure = plot.blank_figure(9, 6.9)
-    (target, entropic, projected), (clean, difference, transport) = figure.subplots(2, 3)
-    for panel, images, title, remark in (
-        (target, toy.target, "b", f"to be projected, W(a, b) = {distances[0]:.3f}"),
-        (entropic, sinkhorn.images, sinkhorn.method, f"W(a, p̂) = {distances[1]:.3f}, not {toy.truth[0]:.3f}"),
-        (projected, exact.images, "exact projection", f"W(a, p̂) = {distances[2]:.3f}"),
-        (clean, toy.clean, "a", f"the centre of the ball, eps = {RADII[0]}"),
-    ):
-        plot.image_panel(panel, images[0], high=white)
-        plot.caption(panel, title, remark)
-    plot.change_panel(difference, change, limit=float(change.abs().max()))
-    plot.caption(difference, "what moved", "from blue pixels to red ones")
-    plot.arrow_panel(transport, exact.plan, sample=0, channel=0, count=200)
-    plot.caption(transport, "how it moved", "the largest entries of the plan")
-    return figure
-
-
-def run(seed: int, size: int, steps: int, out: Path, copy: Path | None, console: Console) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    start = time.perf_counter()
+def measure(setting: Setting, ledger: Ledger) -> None:
+    seed, size = setting.options.seed, setting.options.size
+    steps = 200 if setting.quick else setting.options.steps
     toy = Toy.draw(seed, size)
-    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        answers = {answer.method: answer for answer in solve(toy, steps, progress)}
-    rows = [measure(toy, answer) for answer in answers.values()]
-    console.print(table(toy, rows, seed))
-
-    exact, cheap = answers[PGD], answers[FRANK_WOLFE]
-    witnessed = wb.verify(toy.clean, exact.images, eps=toy.eps, plan=exact.plan, cost=toy.cost)
-    console.print(f"PGD, from its plan:              {witnessed}", soft_wrap=True)
-    console.print(f"Frank-Wolfe, from images alone:  {toy.certify(cheap.images)}", soft_wrap=True)
-
-    figure = picture(toy, answers[SINKHORN[1e-3]], exact)
-    paths = [out / "table2.png", *([copy] if copy else [])]
-    for path in paths:
-        figure.savefig(path)
-    seconds = time.perf_counter() - start
-    record = {
-        "seed": seed,
-        "size": size,
-        "steps": steps,
-        "eps": RADII,
-        "distance": toy.certify(toy.target).distance[0].item(),
-        "truth": toy.truth.tolist(),
-        "rows": [asdict(row) for row in rows],
-        "paper": PAPER,
-        "seconds": round(seconds, 3),
-        "versions": {
-            "python": platform.python_version(),
-            "wasserball": wb.__version__,
-            **{name: version(name) for name in ("torch", "numpy", "POT")},
-        },
-    }
-    paths.append(out / "table2.json")
-    paths[-1].write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    console.print(f"{seconds:.0f} s, written to {', '.join(map(str, paths))}", soft_wrap=True)
+    key = dict(seed=seed, size=size)
+    distance = float(toy.certify(toy.target).distance[0])
+    ledger.row(key | dict(method="truth"), lambda: dict(distance=toy.truth.tolist(), between=distance, samples=1))
+    for method, solve in methods(toy, steps).items():
+        setting.console.print(f"[dim]{method}")
+        ledger.row(key | dict(method=method), partial(project, toy, solve))
 
 
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
-    return value
+def table(ledger: Ledger) -> str:
+    def line(row: dict[str, Any]) -> list[str]:
+        paper = PAPER.get(row["method"])
+        cells = [row["method"]]
+        for radius in range(len(RADII)):
+            there, turns = paper[radius] if paper else (None, None)
+            cells += [f"{row['distance'][radius]:.4f}", f"{there:.3f}" if there else "–"]
+            if row["method"] != "truth":
+                cells += [f"{row['iterations'][radius]:,}", str(turns or "–"), brief(row["gap"][radius])]
+            else:
+                cells += ["", "", ""]
+        return cells
+
+    columns = [f"{word}, eps {eps:g}" for eps in RADII for word in ("W(a, p̂)", "paper", "iterations", "paper", "gap")]
+    truth, rest = ledger.find(method="truth"), [row for row in ledger.rows if row["method"] != "truth"]
+    return markdown(["method", *columns], map(line, [*rest, *truth]))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="The paper's Table 2: projections onto the Wasserstein ball.")
-    parser.add_argument("--seed", type=int, default=SEED, help="of the draw of a and b (default: %(default)s)")
-    parser.add_argument("--size", type=positive, default=20, help="pixels along a side (default: %(default)s)")
-    parser.add_argument("--steps", type=positive, default=STEPS, help="of Frank-Wolfe (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument("--picture", type=Path, metavar="PATH", help="where to save the picture as well")
-    options = parser.parse_args(arguments)
-    console = Console()
-    try:
-        run(options.seed, options.size, options.steps, options.out, options.picture, console)
-    except KeyboardInterrupt:
-        console.print("Stopped.")
-        return 130
-    return 0
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(seed=SEED)
+    parser.add_argument("--size", type=whole_number, default=20, help="pixels along a side (default: %(default)s)")
+    parser.add_argument("--steps", type=whole_number, default=STEPS, help="of Frank-Wolfe (default: %(default)s)")
 
+
+EXPERIMENT = Experiment(
+    name="table2",
+    summary="Table 2: does a projection onto the Wasserstein ball end where it should?",
+    measure=measure,
+    table=table,
+    add_options=add_options,
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EXPERIMENT.main())

@@ -1,6 +1,7 @@
 """``wasserball reproduce``: the experiments of the paper, from a clone of the repository."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,7 @@ def reproduce(
 
     Examples: `wasserball reproduce --list`, `wasserball reproduce table2`
     """
-    known = {path.stem: path for path in sorted(EXPERIMENTS.glob("[a-z]*.py"))}
+    known = {path.stem.replace("_", "-"): path for path in sorted(EXPERIMENTS.glob("[a-z]*.py"))}
     if not known:
         typer.secho(
             "Error: the experiments are in a clone of the repository, installed with pip install -e .", err=True
@@ -32,10 +33,12 @@ def reproduce(
     if show or name is None:
         for stem, path in known.items():
             summary = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
-            typer.echo(f"{stem:16}{summary}")
+            typer.echo(f"{stem:25}{summary}")
         return
     if name not in known:
         raise typer.BadParameter(f"must be among {', '.join(known)}, got {name!r}", param_hint="NAME")
     # A process of its own: an experiment is a script, with its own options, threads and exit code.
-    done = subprocess.run([sys.executable, str(known[name]), *context.args], check=False)
+    search = os.pathsep.join([str(EXPERIMENTS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", f"experiments.{known[name].stem}", *context.args]
+    done = subprocess.run(command, check=False, env=os.environ | {"PYTHONPATH": search})
     raise typer.Exit(done.returncode)

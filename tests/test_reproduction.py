@@ -1,0 +1,154 @@
+"""The experiments: nothing that was measured is lost or measured twice, and what the small ones say is so."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import wasserball as wb
+from experiments import _lab, figure_dykstra, table1, table2, toy_lmo
+from experiments._lab import Experiment, Ledger, Setting
+from wasserball import cli
+from wasserball.operators import project
+
+SMALL = [toy_lmo.EXPERIMENT, figure_dykstra.EXPERIMENT, table2.EXPERIMENT, table1.EXPERIMENT]
+RUN = dict(command="a command", commit="a commit")
+
+
+def forbidden() -> dict[str, Any]:
+    raise AssertionError("measured twice")
+
+
+def test_a_row_is_measured_once(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "some.json"
+    ledger = Ledger.open(path, RUN)
+    assert ledger.row(dict(method="a", eps=0.1), lambda: dict(value=1)) == dict(method="a", eps=0.1, value=1, run=0)
+    again = Ledger.open(path, RUN | dict(commit="a later one"))
+    assert again.row(dict(method="a", eps=0.1), forbidden)["value"] == 1
+    again.row(dict(method="a", eps=0.2), lambda: dict(value=2))
+    last = Ledger.open(path, RUN)
+    assert [row["run"] for row in last.rows] == [0, 1]
+    assert [run["commit"] for run in last.runs] == ["a commit", "a later one"]
+    assert [row["value"] for row in last.find(method="a")] == [1, 2]
+    assert last.find(method="b") == []
+
+
+def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "some.json", RUN)
+    ledger.row(dict(method="a"), lambda: dict(value=1))
+    with pytest.raises(AssertionError):
+        ledger.row(dict(method="b"), forbidden)
+    assert [row["method"] for row in Ledger.open(tmp_path / "some.json", RUN).rows] == ["a"]
+    assert [path.name for path in tmp_path.iterdir()] == ["some.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"rows": []}', '{"rows": 1, "runs": []}'])
+def test_another_file_is_not_taken_for_results(tmp_path: Path, text: str) -> None:
+    (tmp_path / "some.json").write_text(text)
+    with pytest.raises(ValueError, match=r"some\.json must be the results of an experiment"):
+        Ledger.open(tmp_path / "some.json", RUN)
+
+
+def made_up(measure: Callable[[Setting, Ledger], None]) -> Experiment:
+    return Experiment(name="made-up", summary="", measure=measure, table=lambda ledger: f"{len(ledger.rows)} rows")
+
+
+def test_an_interruption_keeps_what_was_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(_: Setting, ledger: Ledger) -> None:
+        ledger.row(dict(method="a"), lambda: dict(value=1))
+        raise KeyboardInterrupt
+
+    assert made_up(measure).main([f"--out={tmp_path}"]) == 130
+    assert "goes on there" in capsys.readouterr().out
+    assert made_up(lambda _, ledger: None).main([f"--out={tmp_path}"]) == 0
+    assert (tmp_path / "made-up.md").read_text() == "1 rows\n"
+
+
+def test_missing_data_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def measure(setting: Setting, _: Ledger) -> None:
+        setting.data("mnist")
+
+    assert made_up(measure).main([f"--out={tmp_path}", f"--data={tmp_path / 'nowhere'}"]) == 1
+    printed = capsys.readouterr().out.replace("\n", "")
+    assert "nowhere/mnist: --data must be a folder that has mnist" in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_results_say_where_they_are_from() -> None:
+    about = _lab.provenance("wasserball reproduce table1", torch.device("cpu"), 3)
+    assert about["command"] == "wasserball reproduce table1"
+    assert about["seed"] == 3
+    assert about["hardware"].endswith("cores)")
+    assert about["torch"] == torch.__version__
+
+
+def test_counts_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("0", "many"):
+        with pytest.raises(SystemExit):
+            table2.EXPERIMENT.main(["--size", text])
+        assert f"must be at least 1, got {text}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("experiment", SMALL[:2], ids=lambda experiment: experiment.name)
+def test_small_experiments_run_to_their_end(experiment: Experiment, tmp_path: Path) -> None:
+    assert experiment.main(["--quick", f"--out={tmp_path}"]) == 0
+    written = {path.suffix for path in tmp_path.iterdir()}
+    assert written == {".json", ".md", *([".png"] if experiment.picture else [])}
+    content = json.loads((tmp_path / f"{experiment.name}.json").read_text(encoding="utf-8"))
+    assert content["runs"][0]["command"] == f"wasserball reproduce {experiment.name} --quick --out={tmp_path}"
+    lines = (tmp_path / f"{experiment.name}.md").read_text(encoding="utf-8").splitlines()
+    assert len({line.count("|") for line in lines if line.startswith("|")}) <= 2
+
+
+def test_every_experiment_is_a_command() -> None:
+    listed = CliRunner().invoke(cli.app, ["reproduce", "--list"]).stdout
+    for experiment in SMALL:
+        assert f"{experiment.name} " in listed
+
+
+# ------------------------------------------------------------------------------------------------------ the small ones
+
+
+def test_the_two_pixels_of_the_paper(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "toy.json", RUN)
+    toy_lmo.two_pixels(ledger)
+    values = {row["method"]: (row["plan"][0], row["feasible"]) for row in ledger.rows}
+    assert values["read off the dual, ties to the first"] == ([1, 0], True)
+    assert values["read off the dual, ties to the last"] == ([0, 1], False)
+    assert values["read off the dual, gradient off by 1e-09"] == ([0, 1], False)
+    exact, feasible = values["exact"]
+    assert feasible
+    assert exact == pytest.approx([0.5, 0.5], abs=1e-12)
+
+
+def test_reading_a_plan_off_the_dual_is_the_minimum_over_rows() -> None:
+    generator = torch.Generator().manual_seed(1)
+    gradient, mass = torch.rand(2, 3, 1, 5, 4, generator=generator, dtype=torch.float64)
+    lam, cost = torch.tensor([0.0, 0.1, 10.0], dtype=torch.float64), wb.LocalCost(3)
+    plan = toy_lmo.naive(gradient, mass, lam, cost, last=False)
+    torch.testing.assert_close(cost.row_sums(plan), mass)
+    price, allowed = cost.entries(mass)
+    score = torch.where(allowed, cost.gather(gradient) + lam.view(3, 1, 1, 1, 1) * price, torch.inf)
+    least = (mass * score.amin(1)).sum((1, 2, 3))
+    torch.testing.assert_close((plan * score.nan_to_num(posinf=0)).sum((1, 2, 3, 4)), least)
+    assert torch.equal(plan[2], cost.identity(mass)[2])  # too dear to move
+
+
+def test_dykstra_goes_where_the_projection_is() -> None:
+    target, mass, cost = figure_dykstra.problem(0)
+    trace = figure_dykstra.trace_dykstra(target, mass, cost, 300)
+    for column in ("halfspace", "simplex"):
+        assert trace[column][299] < trace[column][99] < trace[column][9]
+    assert float(project(target, mass, figure_dykstra.BUDGET, cost).spent) == pytest.approx(1, abs=1e-6)
+    newton = figure_dykstra.trace_newton(target, mass, cost)
+    assert 0 <= newton["unspent"][-1] < 1e-11
+    assert newton["iteration"] == sorted(newton["iteration"])
+
+
+def test_exponents_are_those_of_powers() -> None:
+    assert table1.exponent([10, 100, 1000], [5, 500, 50000]) == pytest.approx(2)
+    assert table1.exponent([4, 9, 25], [1, 1, 1]) == pytest.approx(0)

@@ -10,9 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 import wasserball as wb
-from experiments import _lab, figure_dykstra, table1, table2, toy_lmo
+from experiments import _lab, figure_dykstra, table1, table2, table_feasibility, toy_lmo
 from experiments._lab import Experiment, Ledger, Setting
-from wasserball import cli
+from wasserball import cli, zoo
 from wasserball.operators import project
 
 SMALL = [toy_lmo.EXPERIMENT, figure_dykstra.EXPERIMENT, table2.EXPERIMENT, table1.EXPERIMENT]
@@ -152,3 +152,19 @@ def test_dykstra_goes_where_the_projection_is() -> None:
 def test_exponents_are_those_of_powers() -> None:
     assert table1.exponent([10, 100, 1000], [5, 500, 50000]) == pytest.approx(2)
     assert table1.exponent([4, 9, 25], [1, 1, 1]) == pytest.approx(0)
+
+
+def test_an_attack_on_a_stubborn_model_uses_the_ball() -> None:
+    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+    stubborn = table_feasibility.Stubborn(model)
+    assert torch.equal(stubborn(images)[:, :10], model(images))
+    assert torch.equal(stubborn(images).argmax(1), model(images).argmax(1))
+    attacks = table_feasibility.attacks(30)
+    assert attacks.keys() == table_feasibility.PAPER.keys()
+    ours = table_feasibility.examine(attacks["PGD"], model, images[:4], labels[:4])
+    assert 0.45 < ours["distance"] <= 0.5  # though the model is fooled long before
+    assert ours["largest_pixel"] <= 1
+    assert ours["mass_above_one"] == 0
+    theirs = table_feasibility.examine(attacks["the paper's PGD, box ignored"], model, images[:4], labels[:4])
+    assert theirs["largest_pixel"] > 1
+    assert theirs["mass_above_one"] > 0.01

@@ -1,12 +1,15 @@
 """The attacks of the paper, with the settings and the loss of its code."""
 
+from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wasserball as wb
-from wasserball.attacks.attack import Box
+from wasserball.attacks.attack import Ascent, Box
+from wasserball.attacks.losses import resolve_loss
 
 GAMMA = 1e-3
 """Of the paper's linear oracle, everywhere."""
@@ -36,3 +39,31 @@ def frank_wolfe(eps: float, *, box: Box, **options: Any) -> wb.FrankWolfe:
 def sinkhorn(eps: float, *, gamma: float, **options: Any) -> wb.ProjectedSinkhorn:
     """Signs of gradients in image space, and projected Sinkhorn."""
     return wb.ProjectedSinkhorn(eps=eps, gamma=gamma, **DEFAULTS | options)
+
+
+class Stubborn(nn.Module):
+    """A model with a second class for each of its own that is never the answer."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.model(images)
+        never = logits.detach().amin(1, keepdim=True) - 1
+        return torch.cat([logits, never.expand_as(logits)], 1)
+
+
+def to_the_end(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """The last images of an attack that goes on when it has fooled the model, as the paper's do.
+
+    It aims at the second class of each label, which is never reached, with the loss that it has for the label.
+    """
+    with torch.no_grad():
+        classes = model(images[:1]).shape[1]
+    inner = resolve_loss(attack.loss, targeted=False)
+
+    def shifted(logits: Tensor, seconds: Tensor) -> Tensor:
+        return inner(logits[:, :classes], seconds - classes)
+
+    return replace(attack, loss=shifted, targeted=True)(Stubborn(model), images, labels + classes).adversarial

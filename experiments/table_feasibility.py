@@ -9,14 +9,13 @@ import sys
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 import wasserball as wb
 from experiments import _paper
 from experiments._lab import Experiment, Ledger, Setting, markdown
 from wasserball import zoo
-from wasserball.attacks.losses import cross_entropy
+from wasserball.attacks.attack import Ascent
 
 EPS, SAMPLES = 0.5, 100
 PAPER: dict[str, tuple[float, float, float] | None] = {
@@ -31,32 +30,9 @@ PAPER: dict[str, tuple[float, float, float] | None] = {
 """Mean distance, largest pixel and largest share of the mass above 1 in %."""
 
 
-CLASSES = 10
-
-
-class Stubborn(nn.Module):
-    """A model with a second class for each of its own that is never the answer: an attack that aims at the second class
-    of a label goes on to its end, and its loss knows the label."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model(images)
-        never = logits.detach().amin(1, keepdim=True) - 1
-        return torch.cat([logits, never.expand(-1, CLASSES)], 1)
-
-
-def attacks(steps: int) -> dict[str, wb.Attack]:
-    def plain(logits: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(logits[:, :CLASSES], labels - CLASSES)
-
-    def coarse(logits: Tensor, labels: Tensor) -> Tensor:
-        return _paper.loss(logits[:, :CLASSES], labels - CLASSES)
-
-    theirs: dict[str, Any] = dict(loss=coarse, steps=steps, targeted=True)
-    ours: dict[str, Any] = dict(eps=EPS, loss=plain, steps=min(steps, 100), targeted=True)
+def attacks(steps: int) -> dict[str, Ascent]:
+    theirs: dict[str, Any] = dict(steps=steps)
+    ours: dict[str, Any] = dict(eps=EPS, steps=min(steps, 100))
     return {
         "projected Sinkhorn, γ=1/1000": _paper.sinkhorn(EPS, gamma=1 / 1000, **theirs),
         "the paper's PGD, box ignored": _paper.pgd(EPS, step=0.1, box="off", **theirs),
@@ -68,9 +44,9 @@ def attacks(steps: int) -> dict[str, wb.Attack]:
     }
 
 
-def examine(attack: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
+def examine(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
     """What an attack makes of the images, by the images alone."""
-    found = attack(Stubborn(model), images, labels + CLASSES).adversarial.double().cpu()
+    found = _paper.to_the_end(attack, model, images, labels).double().cpu()
     distance = wb.verify(images.double().cpu(), found, eps=EPS, bounds=None).distance
     above = (found - 1).clamp(min=0).sum((1, 2, 3)) / found.sum((1, 2, 3))
     return dict(

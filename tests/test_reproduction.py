@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import wasserball as wb
-from experiments import _lab, figure_dykstra, table1, table2, table_feasibility, toy_lmo
+from experiments import _lab, _paper, figure_dykstra, table1, table2, table_feasibility, toy_lmo
 from experiments._lab import Experiment, Ledger, Setting
 from wasserball import cli, zoo
 from wasserball.operators import project
@@ -156,7 +156,7 @@ def test_exponents_are_those_of_powers() -> None:
 
 def test_an_attack_on_a_stubborn_model_uses_the_ball() -> None:
     model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
-    stubborn = table_feasibility.Stubborn(model)
+    stubborn = _paper.Stubborn(model)
     assert torch.equal(stubborn(images)[:, :10], model(images))
     assert torch.equal(stubborn(images).argmax(1), model(images).argmax(1))
     attacks = table_feasibility.attacks(30)

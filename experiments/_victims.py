@@ -1,0 +1,61 @@
+"""The models and images that the paper attacks, as far as they are to be had, with its radii and step sizes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from experiments._lab import Setting
+from wasserball import zoo
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A model, its data, and what the paper tries on it. Paths are within ``--data``."""
+
+    network: str
+    weights: str
+    data: str
+    eps: tuple[float, ...]
+    step: float
+    """Of the paper's PGD."""
+    gammas: tuple[float, ...]
+    """Of projected Sinkhorn; with the last of them the paper met numerical issues."""
+
+    @property
+    def model(self) -> str:
+        """The name of the weights."""
+        return Path(self.weights).stem
+
+    def load(self, setting: Setting, first: int, last: int) -> tuple[nn.Module, Tensor, Tensor]:
+        """The model, and some of the test images with their labels."""
+        model = zoo.load_model(self.network, weights=setting.data(self.weights)).to(setting.device)
+        images, labels = zoo.load_data(setting.data(self.data), split="test").batch(first, last)
+        return model, images.to(setting.device), labels.to(setting.device)
+
+
+MNIST = Victim(
+    network="mnist",
+    weights="checkpoints/mnist_standard.safetensors",
+    data="mnist",
+    eps=(0.1, 0.2, 0.3, 0.4, 0.5),
+    step=0.1,
+    gammas=(1 / 1000, 1 / 1500, 1 / 2000),
+)
+CIFAR = Victim(
+    network="cifar-resnet20",
+    weights="checkpoints/cifar10_resnet20.safetensors",
+    data="cifar10",
+    eps=(0.001, 0.002, 0.003, 0.004, 0.005),
+    step=0.01,
+    gammas=(1 / 3000, 1 / 10_000, 1 / 20_000),
+)
+IMAGENET = Victim(
+    network="resnet50-keras",
+    weights="checkpoints/resnet50.safetensors",
+    data="imagenet",
+    eps=(0.001, 0.002, 0.003, 0.004, 0.005),
+    step=0.01,
+    gammas=(1 / 100_000, 1 / 200_000, 1 / 1_000_000),
+)
+VICTIMS = {"mnist": MNIST, "cifar": CIFAR, "imagenet": IMAGENET}

@@ -1,6 +1,7 @@
 """The attacks of the paper, with the settings and the loss of its code."""
 
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from wasserball.attacks.losses import resolve_loss
 
 GAMMA = 1e-3
 """Of the paper's linear oracle, everywhere."""
+LATER = 1e6
+"""More than any loss."""
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -61,9 +64,11 @@ def to_the_end(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor)
     """
     with torch.no_grad():
         classes = model(images[:1]).shape[1]
-    inner = resolve_loss(attack.loss, targeted=False)
+    inner, judged = resolve_loss(attack.loss, targeted=False), count(1)
 
     def shifted(logits: Tensor, seconds: Tensor) -> Tensor:
-        return inner(logits[:, :classes], seconds - classes)
+        values = inner(logits[:, :classes], seconds - classes)
+        # Where images are judged, and no gradient is wanted, the later ones are to be the better ones.
+        return values if torch.is_grad_enabled() else values + LATER * next(judged)
 
     return replace(attack, loss=shifted, targeted=True)(Stubborn(model), images, labels + classes).adversarial

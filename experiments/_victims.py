@@ -1,6 +1,6 @@
 """The models and images that the paper attacks, as far as they are to be had, with its radii and step sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -58,4 +58,12 @@ IMAGENET = Victim(
     step=0.01,
     gammas=(1 / 100_000, 1 / 200_000, 1 / 1_000_000),
 )
+MNIST_FRANK_WOLFE = replace(MNIST, weights="checkpoints/mnist_frankwolfe_trained.safetensors")
+MNIST_SINKHORN = replace(MNIST, weights="checkpoints/mnist_sinkhorn_trained.safetensors")
+MNIST_ROBUST = replace(MNIST, weights="checkpoints/mnist_robust.safetensors")
+"""Made by ``wasserball train --recipe mnist``."""
+CIFAR_RESNET18 = replace(CIFAR, network="cifar-resnet18", weights="checkpoints/cifar10_resnet18.safetensors")
+"""Trained on clean images."""
+CIFAR_ROBUST = replace(CIFAR, network="cifar-resnet18-blur", weights="checkpoints/cifar10_robust.safetensors")
+"""Made by ``wasserball train --recipe cifar10``."""
 VICTIMS = {"mnist": MNIST, "cifar": CIFAR, "imagenet": IMAGENET}

@@ -1,17 +1,22 @@
 """The experiments: nothing that was measured is lost or measured twice, and what the small ones say is so."""
 
 import json
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import wasserball as wb
-from experiments import _lab, _paper, figure_dykstra, table1, table2, table_feasibility, toy_lmo
+from experiments import _lab, _paper, _table3, figure_dykstra, table1, table2, table_feasibility, toy_lmo
 from experiments._lab import Experiment, Ledger, Setting
+from experiments._victims import MNIST
 from wasserball import cli, zoo
 from wasserball.operators import project
 
@@ -168,3 +173,59 @@ def test_an_attack_on_a_stubborn_model_uses_the_ball() -> None:
     theirs = table_feasibility.examine(attacks["the paper's PGD, box ignored"], model, images[:4], labels[:4])
     assert theirs["largest_pixel"] > 1
     assert theirs["mass_above_one"] > 0.01
+
+
+# -------------------------------------------------------------------------------------------------------------- table 3
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    """A folder of data with the bundled model and digits where the paper's are."""
+    images, labels = zoo.load_sample()
+    (tmp_path / "checkpoints").mkdir()
+    save_file(zoo.load_model("mnist-standard").state_dict(), tmp_path / MNIST.weights)
+    (tmp_path / "mnist").mkdir()
+    np.save(tmp_path / "mnist" / "test_images.npy", (images[:, 0] * 255).byte().numpy())
+    np.save(tmp_path / "mnist" / "test_labels.npy", labels.numpy())
+    return tmp_path
+
+
+def test_table_3_adds_thousands_up(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_table3, "CHUNK", 5)
+    experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 12, {_table3.IGNORED_PGD: (42.6, 4.2, 0.4, 0.0, 0.0)}))
+    chosen = [f"--data={digits}", f"--out={digits}", "--quick", "--samples=12"]
+    assert experiment.main([*chosen, "--attack", _table3.IGNORED_PGD, "PGD", "--eps", "0.1", "0.3"]) == 0
+    rows = json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"]
+    images, labels = (column[:12] for column in zoo.load_sample())
+    result = wb.PGD(eps=0.3, steps=10)(zoo.load_model("mnist-standard"), images, labels)
+    mine = [row for row in rows if row["method"] == "PGD" and row["eps"] == 0.3]
+    assert [(row["first"], row["samples"]) for row in mine] == [(0, 5), (5, 5), (10, 2)]
+    assert sum(row["held"] for row in mine) == int((~result.success).sum())
+    printed = (digits / "t.md").read_text(encoding="utf-8")
+    assert (
+        f"| PGD | 12 | {100 * sum(r['held'] for r in rows if r['method'] == 'PGD' and r['eps'] == 0.1) / 12:.1f} | –"
+        in printed
+    )
+    assert re.search(r"box ignored \| 12 \| [\d.]+ \| 42\.6 \| [\d.]+ \| 0\.4 \|", printed)
+
+
+def _accuracy(rows: list[dict[str, Any]], method: str, eps: float) -> str:
+    held = sum(row["held"] for row in rows if row["method"] == method and row["eps"] == eps)
+    return f"{100 * held / 12:.1f}"
+
+
+def test_an_attack_that_is_not_in_the_table_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 12, {}))
+    assert experiment.main([f"--data={digits}", f"--out={digits}", "--attack", "CW"]) == 1
+    assert "--attack must be among projected Sinkhorn, γ=1/1000;" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_projected_sinkhorn_is_judged_by_its_last_image() -> None:
+    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+    images, labels = images[:8], labels[:8]
+    tried = _table3.make_attack(_table3.sinkhorn_name(1e-3), MNIST, 0.5, 5, 0)
+    assert isinstance(tried, wb.ProjectedSinkhorn)
+    last = _paper.to_the_end(tried, model, images, labels)
+    longer = _paper.to_the_end(replace(tried, steps=6), model, images, labels)
+    assert all(not torch.equal(one, other) for one, other in zip(last, longer, strict=True))
+    assert _table3.attack(tried, model, images, labels) == dict(held=int((model(last).argmax(1) == labels).sum()))

@@ -1,0 +1,154 @@
+"""The paper's Table 3 and App. F: accuracies that attacks leave, beside the paper's own, for one model after another.
+
+Images are taken a thousand at a time, and each thousand is a row of its own: a long table can be made in many sittings,
+on several machines. The paper's attacks are judged by their last images, ours by any image that is inside ball and box.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import wasserball as wb
+from experiments import _paper
+from experiments._lab import Experiment, Ledger, Row, Setting, markdown, whole_number
+from experiments._victims import Victim
+
+CHUNK = 1000
+REPAIRED_PGD, REPAIRED_FW = "the paper's PGD, repaired", "the paper's Frank-Wolfe, repaired"
+IGNORED_PGD, IGNORED_FW = "the paper's PGD, box ignored", "the paper's Frank-Wolfe, box ignored"
+OURS = ("PGD", "FrankWolfe", "Auto")
+
+Published = Mapping[str, Sequence[float | None]]
+"""The paper's accuracies by method, one for each radius; None where it met numerical issues."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run on a victim."""
+
+    victim: Victim
+    samples: int
+    published: Published
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """Of the paper's attacks, where not 300."""
+
+    def methods(self) -> list[str]:
+        """From the weakest to the strongest."""
+        names = [sinkhorn_name(gamma) for gamma in self.victim.gammas]
+        return [*names, REPAIRED_PGD, REPAIRED_FW, IGNORED_PGD, IGNORED_FW, *OURS]
+
+
+def sinkhorn_name(gamma: float) -> str:
+    return f"projected Sinkhorn, γ=1/{1 / gamma:.0f}"
+
+
+def make_attack(method: str, victim: Victim, eps: float, steps: int | None, seed: int) -> wb.Attack:
+    """By its name in the table."""
+    few: dict[str, Any] = {} if steps is None else dict(steps=steps)
+    options: dict[str, Any] = dict(seed=seed, **few)
+    sinkhorns = {sinkhorn_name(gamma): gamma for gamma in victim.gammas}
+    if method in sinkhorns:
+        return _paper.sinkhorn(eps, gamma=sinkhorns[method], **options)
+    if method in (REPAIRED_PGD, IGNORED_PGD):
+        return _paper.pgd(eps, step=victim.step, box="final" if method == REPAIRED_PGD else "off", **options)
+    if method in (REPAIRED_FW, IGNORED_FW):
+        return _paper.frank_wolfe(eps, box="final" if method == REPAIRED_FW else "off", **options)
+    ours: dict[str, type[wb.Attack]] = {"PGD": wb.PGD, "FrankWolfe": wb.FrankWolfe, "Auto": wb.Auto}
+    return ours[method](eps=eps, **options)
+
+
+def attack(tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    """How many images hold."""
+    if isinstance(tried, wb.ProjectedSinkhorn):  # which would stop as soon as it can
+        return dict(held=count_right(model, _paper.to_the_end(tried, model, images, labels), labels))
+    result = tried(model, images, labels)
+    distance = result.distance[result.success & (result.distance > 0)]
+    return dict(
+        held=int((~result.success).sum()),
+        valid=int(result.valid.sum()),
+        distance=float(distance.mean()) if len(distance) else None,
+        forward=int(result.queries.forward.sum()),
+        backward=int(result.queries.backward.sum()),
+        seconds=round(result.seconds, 2),
+    )
+
+
+def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
+    """All that is not there yet."""
+    options = setting.options
+    methods = options.attack or plan.methods()
+    for method in methods:
+        if method not in plan.methods():
+            raise ValueError(f"--attack must be among {'; '.join(plan.methods())}, got {method}")
+    samples = options.samples or (20 if setting.quick else plan.samples)
+    for first in range(0, samples, CHUNK):
+        last = min(first + CHUNK, samples)
+        model, images, labels = plan.victim.load(setting, first, last)
+        images_key = dict(model=plan.victim.model, first=first, samples=last - first)
+        ledger.row(images_key | dict(method="none"), lambda: dict(held=count_right(model, images, labels)))  # noqa: B023
+        for method in methods:
+            for eps in options.eps or (plan.victim.eps[:2] if setting.quick else plan.victim.eps):
+                setting.console.print(f"[dim]{method}, eps {eps:g}, images {first} to {last - 1}")
+                steps = 10 if setting.quick else plan.steps.get(method)
+                tried = make_attack(method, plan.victim, eps, steps, options.seed)
+                key = images_key | dict(method=method, eps=eps)
+                ledger.row(key, partial(attack, tried, model, images, labels))
+
+
+@torch.no_grad()
+def count_right(model: nn.Module, images: Tensor, labels: Tensor) -> int:
+    pairs = zip(torch.split(images, 250), torch.split(labels, 250), strict=True)
+    return sum(int((model(some).argmax(1) == answers).sum()) for some, answers in pairs)
+
+
+def accuracy(rows: Sequence[Row]) -> str:
+    """In %."""
+    if not rows:
+        return "–"
+    return f"{100 * sum(row['held'] for row in rows) / sum(row['samples'] for row in rows):.1f}"
+
+
+def table(ledger: Ledger, plan: Plan) -> str:
+    """Ours beside the paper's, radius by radius."""
+    mine = ledger.find(model=plan.victim.model)
+    eps = sorted({row["eps"] for row in mine if "eps" in row})
+    lines = []
+    for method in plan.methods():
+        rows = [row for row in mine if row["method"] == method]
+        if not rows:
+            continue
+        count = sum(row["samples"] for row in rows if row["eps"] == rows[0]["eps"])
+        paper = dict(zip(plan.victim.eps, plan.published.get(method, ()), strict=False))
+        cells = [method, f"{count:,}"]
+        for radius in eps:
+            theirs = paper.get(radius)
+            found = accuracy([row for row in rows if row["eps"] == radius])
+            cells += [found, "–" if theirs is None else f"{theirs:.1f}"]
+        lines.append(cells)
+    headings = ["attack", "images", *(word for radius in eps for word in (f"eps {radius:g}", "paper"))]
+    start = f"`{plan.victim.model}`, clean accuracy {accuracy(ledger.find(model=plan.victim.model, method='none'))}%:"
+    return f"{start}\n\n{markdown(headings, lines)}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--attack", nargs="+", metavar="NAME", help="some of the attacks, by their names in the table")
+    parser.add_argument("--eps", nargs="+", type=float, help="some of the radii")
+    parser.add_argument("--samples", type=whole_number, help="how many images, all of the table's if not given")
+
+
+def experiment(name: str, summary: str, *plans: Plan) -> Experiment:
+    """A table for each of some victims."""
+
+    def measure_all(setting: Setting, ledger: Ledger) -> None:
+        for plan in plans:
+            measure(plan, setting, ledger)
+
+    def tables(ledger: Ledger) -> str:
+        return "\n\n".join(table(ledger, plan) for plan in plans if ledger.find(model=plan.victim.model))
+
+    return Experiment(name=name, summary=summary, measure=measure_all, table=tables, add_options=add_options)

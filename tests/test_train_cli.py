@@ -140,7 +140,7 @@ def test_options_change_the_recipe(tmp_path: Path, chosen: list[Recipe]) -> None
     ask(tmp_path, "--recipe", "paper-mnist")
     assert chosen[-1] == RECIPES["paper-mnist"]
     assert isinstance(chosen[-1].attack, FrankWolfe)
-    words = "--recipe paper-mnist --attack pgd --eps .1 --steps 4 --window 3 --radius grown --low .01 --epochs 3 "
+    words = "--recipe sinkhorn-mnist --attack pgd --eps .1 --steps 4 --window 3 --radius grown --low .01 --epochs 3 "
     words += "--batch-size 9 --rate .5 --warm-up .5 --trades 6 --precision bfloat16 --patience 2 --seed 3"
     ask(tmp_path, *words.split())
     recipe = chosen[-1]
@@ -148,7 +148,7 @@ def test_options_change_the_recipe(tmp_path: Path, chosen: list[Recipe]) -> None
     mine = dict(radius="grown", low=0.01, epochs=3, batch_size=9, rate=0.5, warm_up=0.5, trades=6.0)
     mine |= dict(precision="bfloat16", patience=2, seed=3)
     content = recipe.content()
-    assert content == RECIPES["paper-mnist"].content() | mine | dict(attack=content["attack"])
+    assert content == RECIPES["sinkhorn-mnist"].content() | mine | dict(attack=content["attack"])
     ask(tmp_path, "--clean-share", 0.5, "--epochs", 3, "--set", "epochs=4")
     assert (chosen[-1].clean_share, chosen[-1].epochs) == (0.5, 3)
     ask(tmp_path, "--steps", 3)

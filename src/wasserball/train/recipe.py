@@ -217,7 +217,12 @@ RECIPES: dict[str, Recipe] = {
         channels_last=True,
     ),
     "finetune": Recipe(attack=PGD(eps=0.3, steps=5), epochs=5, warm_up=1, rate=5e-4, average=0.99),
-    "paper-mnist": Recipe(attack=FrankWolfe(eps=0.3, steps=40, gamma=1e-3, momentum=0.0, box="final"), epochs=100),
+    "paper-mnist": Recipe(
+        attack=FrankWolfe(eps=0.3, steps=40, gamma=1e-3, momentum=0.0, box="final"),
+        epochs=23,
+        batch_size=512,
+        replay=True,
+    ),
     "paper-cifar10": Recipe(
         network="cifar-resnet18",
         attack=FrankWolfe(eps=0.005, steps=30, gamma=1e-3, momentum=0.0, box="final"),

@@ -57,10 +57,11 @@ class Stubborn(nn.Module):
         return torch.cat([logits, never.expand_as(logits)], 1)
 
 
-def to_the_end(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def to_the_end(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> wb.AttackResult:
     """The last images of an attack that goes on when it has fooled the model, as the paper's do.
 
-    It aims at the second class of each label, which is never reached, with the loss that it has for the label.
+    It aims at the second class of each label, which is never reached, with the loss that it has for the label; so it
+    never succeeds, and whether its images fool the model is for the caller to see.
     """
     with torch.no_grad():
         classes = model(images[:1]).shape[1]
@@ -71,4 +72,4 @@ def to_the_end(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor)
         # Where images are judged, and no gradient is wanted, the later ones are to be the better ones.
         return values if torch.is_grad_enabled() else values + LATER * next(judged)
 
-    return replace(attack, loss=shifted, targeted=True)(Stubborn(model), images, labels + classes).adversarial
+    return replace(attack, loss=shifted, targeted=True)(Stubborn(model), images, labels + classes)

@@ -5,9 +5,11 @@ on several machines. The paper's attacks are judged by their last images, ours b
 """
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +17,13 @@ from torch import Tensor, nn
 
 import wasserball as wb
 from experiments import _paper
+from experiments._examples import save_examples
 from experiments._lab import Experiment, Ledger, Row, Setting, markdown, whole_number
 from experiments._victims import Victim
 
 CHUNK = 1000
+EXAMPLES = 50
+"""Images that are kept with their plans."""
 REPAIRED_PGD, REPAIRED_FW = "the paper's PGD, repaired", "the paper's Frank-Wolfe, repaired"
 IGNORED_PGD, IGNORED_FW = "the paper's PGD, box ignored", "the paper's Frank-Wolfe, box ignored"
 OURS = ("PGD", "FrankWolfe", "Auto")
@@ -65,7 +70,7 @@ def make_attack(method: str, victim: Victim, eps: float, steps: int | None, seed
 def attack(tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
     """How many images hold."""
     if isinstance(tried, wb.ProjectedSinkhorn):  # which would stop as soon as it can
-        return dict(held=count_right(model, _paper.to_the_end(tried, model, images, labels), labels))
+        return dict(held=count_right(model, _paper.to_the_end(tried, model, images, labels).adversarial, labels))
     result = tried(model, images, labels)
     distance = result.distance[result.success & (result.distance > 0)]
     return dict(
@@ -98,6 +103,27 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
                 tried = make_attack(method, plan.victim, eps, steps, options.seed)
                 key = images_key | dict(method=method, eps=eps)
                 ledger.row(key, partial(attack, tried, model, images, labels))
+                kept = examples_path(ledger, plan.victim, method, eps)
+                if first == 0 and plan.victim.small and not kept.exists():
+                    keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES])
+
+
+def keep_examples(path: Path, tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """The same attack once more, on few images: what becomes of an image does not depend on others in its batch."""
+    tried = replace(tried, return_plan=True)
+    if isinstance(tried, wb.ProjectedSinkhorn):
+        result = _paper.to_the_end(tried, model, images, labels)
+        with torch.no_grad():
+            result = replace(result, prediction=model(result.adversarial).argmax(1))
+    else:
+        result = tried(model, images, labels)
+    save_examples(path, result)
+
+
+def examples_path(ledger: Ledger, victim: Victim, method: str, eps: float) -> Path:
+    """Beside the results."""
+    words = re.sub(r"[^\w.=-]+", "-", method.replace("γ=1/", "gamma-")).replace("-s-", "s-")
+    return ledger.path.with_suffix("") / f"{victim.model}-{words}-{eps:g}.npz"
 
 
 @torch.no_grad()

@@ -22,6 +22,9 @@ class Victim:
     gammas: tuple[float, ...]
     """Of projected Sinkhorn; with the last of them the paper met numerical issues."""
 
+    small: bool = True
+    """Whether images and plans take little room."""
+
     @property
     def model(self) -> str:
         """The name of the weights."""
@@ -57,6 +60,7 @@ IMAGENET = Victim(
     eps=(0.001, 0.002, 0.003, 0.004, 0.005),
     step=0.01,
     gammas=(1 / 100_000, 1 / 200_000, 1 / 1_000_000),
+    small=False,
 )
 MNIST_FRANK_WOLFE = replace(MNIST, weights="checkpoints/mnist_frankwolfe_trained.safetensors")
 MNIST_SINKHORN = replace(MNIST, weights="checkpoints/mnist_sinkhorn_trained.safetensors")

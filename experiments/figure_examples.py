@@ -72,7 +72,7 @@ def perturb(name: str, victim: Victim, method: str, setting: Setting, chosen: tu
         f"dual LMO, γ={LARGE:g}": wb.FrankWolfe(eps=eps, gamma=LARGE, momentum=0, box="off", steps=steps),
         "projected Sinkhorn": _paper.sinkhorn(eps, gamma=victim.gammas[0], step=0.01, steps=patient),
     }[method]
-    return _paper.to_the_end(attack, model, images, labels)
+    return _paper.to_the_end(attack, model, images, labels).adversarial
 
 
 METHODS = (

@@ -46,7 +46,7 @@ def attacks(steps: int) -> dict[str, Ascent]:
 
 def examine(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
     """What an attack makes of the images, by the images alone."""
-    found = _paper.to_the_end(attack, model, images, labels).double().cpu()
+    found = _paper.to_the_end(attack, model, images, labels).adversarial.double().cpu()
     distance = wb.verify(images.double().cpu(), found, eps=EPS, bounds=None).distance
     above = (found - 1).clamp(min=0).sum((1, 2, 3)) / found.sum((1, 2, 3))
     return dict(

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import wasserball as wb
 from experiments import _lab, _paper, _table3, figure_dykstra, table1, table2, table_feasibility, toy_lmo
+from experiments._examples import load_examples
 from experiments._lab import Experiment, Ledger, Setting
 from experiments._victims import MNIST
 from wasserball import cli, zoo
@@ -206,6 +207,14 @@ def test_table_3_adds_thousands_up(digits: Path, monkeypatch: pytest.MonkeyPatch
         f"| PGD | 12 | {100 * sum(r['held'] for r in rows if r['method'] == 'PGD' and r['eps'] == 0.1) / 12:.1f} | –"
         in printed
     )
+    clean = images[:5]
+    for path in (digits / "t").iterdir():
+        kept = load_examples(path, clean)
+        assert torch.equal(kept.prediction, zoo.load_model("mnist-standard")(kept.adversarial).argmax(1))
+        eps, inside = float(path.stem.rpartition("-")[2]), "ignored" not in path.stem
+        certificate = wb.verify(clean, kept.adversarial, eps=eps, plan=kept.plan, bounds=(0, 1) if inside else None)
+        assert certificate.valid.all(), str(certificate)
+    assert len(list((digits / "t").iterdir())) == 4
     assert re.search(r"box ignored \| 12 \| [\d.]+ \| 42\.6 \| [\d.]+ \| 0\.4 \|", printed)
 
 
@@ -225,7 +234,7 @@ def test_projected_sinkhorn_is_judged_by_its_last_image() -> None:
     images, labels = images[:8], labels[:8]
     tried = _table3.make_attack(_table3.sinkhorn_name(1e-3), MNIST, 0.5, 5, 0)
     assert isinstance(tried, wb.ProjectedSinkhorn)
-    last = _paper.to_the_end(tried, model, images, labels)
-    longer = _paper.to_the_end(replace(tried, steps=6), model, images, labels)
+    last = _paper.to_the_end(tried, model, images, labels).adversarial
+    longer = _paper.to_the_end(replace(tried, steps=6), model, images, labels).adversarial
     assert all(not torch.equal(one, other) for one, other in zip(last, longer, strict=True))
     assert _table3.attack(tried, model, images, labels) == dict(held=int((model(last).argmax(1) == labels).sum()))

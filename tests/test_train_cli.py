@@ -116,7 +116,8 @@ def ask(out: Path, *arguments: object) -> Result:
 def test_all_that_a_recipe_has_can_be_set(tmp_path: Path, chosen: list[Recipe]) -> None:
     usual = Recipe().content()
     values: dict[str, Any] = dict(radius="random", low=0.1, stages=3, warm_up=0.5, clean_share=0.5, trades=0.0)
-    values |= dict(bounded=0.0, smoothing=0.1, augment="crop-flip", epochs=3, batch_size=7, optimizer="sgd", rate=0.25)
+    values |= dict(bounded=0.0, bounded_late=0.0)
+    values |= dict(smoothing=0.1, augment="crop-flip", epochs=3, batch_size=7, optimizer="sgd", rate=0.25)
     values |= dict(
         rate_warm_up=1.5, weight_decay=0.125, clip=2.0, leak=0.25, average=0.5, precision="bfloat16", channels_last=True
     )

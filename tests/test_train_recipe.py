@@ -29,6 +29,7 @@ NUMBERS = (
     "rate_warm_up",
     "clean_share",
     "bounded",
+    "bounded_late",
     "smoothing",
     "average",
     "trades",
@@ -52,6 +53,7 @@ NUMBERS = (
         (dict(epochs=0), "epochs must be an integer >= 1, got 0"),
         (dict(batch_size=0), "batch_size must be an integer >= 1, got 0"),
         (dict(held_out=0), "held_out must be an integer >= 1, got 0"),
+        (dict(bounded_late=0.8), r"bounded_late must be 0 where bounded is, got 0\.8"),
         (dict(stages=0), "stages must be an integer >= 1, got 0"),
         (dict(judge_steps=1.5), r"judge_steps must be an integer >= 1, got 1\.5"),
         (dict(rate=0), "rate must be a finite number > 0, got 0"),
@@ -201,6 +203,21 @@ def test_each_step_starts_from_other_random_points(tmp_path: Path, orders: Order
         train(perceptron(), bars(), out=tmp_path / radius, recipe=QUICK, **options)
         seeds = {attack.seed for attack, *_ in orders}
         assert len(seeds) == 2 * STEPS
+
+
+def test_the_bound_of_the_loss_goes_to_its_last_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float] = []
+
+    def note(model: nn.Module, images: Tensor, adversarial: Tensor, labels: Tensor, recipe: Recipe) -> Any:
+        seen.append(recipe.bounded)
+        return objective(model, images, adversarial, labels, recipe)
+
+    monkeypatch.setattr(trainer, "objective", note)
+    train(perceptron(), bars(), out=tmp_path / "run", recipe=replace(QUICK, bounded=0.4, bounded_late=0.8, epochs=8))
+    assert seen[: 4 * STEPS + 1] == [0.4] * (4 * STEPS + 1)
+    assert seen[5 * STEPS] == pytest.approx(0.6)
+    assert seen[6 * STEPS :] == pytest.approx([0.8] * 2 * STEPS)
+    assert seen == sorted(seen)
 
 
 def test_a_grown_radius_is_the_smallest_that_fools(tmp_path: Path, orders: Orders, monkeypatch: Any) -> None:

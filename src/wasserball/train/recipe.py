@@ -43,6 +43,9 @@ class Recipe:
     """Above 0: the q of a loss (1 − p^q) / q instead of −log p, where p is what the model gives the label (Zhang &
     Sabuncu 2018). A sample that is lost for good then costs no more than 1 / q, and a small network can turn to those
     that it can hold."""
+    bounded_late: float = 0.0
+    """Above 0: what ``bounded`` grows to between half and three quarters of the training, when it shows which samples
+    are lost."""
     smoothing: float = 0.0
     """Of the labels."""
     augment: Augment = "none"
@@ -96,6 +99,7 @@ class Recipe:
             rate_warm_up=(lambda value: 0 <= value <= self.epochs, f"from 0 to the {self.epochs} epochs"),
             clean_share=(lambda value: 0 <= value < 1, "in [0, 1)"),
             bounded=(lambda value: 0 <= value <= 1, "in [0, 1]"),
+            bounded_late=(lambda value: 0 <= value <= 1, "in [0, 1]"),
             smoothing=(lambda value: 0 <= value < 1, "in [0, 1)"),
             leak=(lambda value: 0 <= value < 1, "in [0, 1)"),
             average=(lambda value: 0 <= value < 1, "in [0, 1)"),
@@ -117,6 +121,8 @@ class Recipe:
             raise ValueError(f"clean_share must be 0 where trades is not: it has its own, got {self.clean_share!r}")
         if self.bounded and (self.trades or self.smoothing):
             raise ValueError(f"bounded must be 0 where trades or smoothing are not, got {self.bounded!r}")
+        if self.bounded_late and not self.bounded:
+            raise ValueError(f"bounded_late must be 0 where bounded is, got {self.bounded_late!r}")
         if self.radius == "grown" and not 0 < self.low < self.eps:
             raise ValueError(f"low must be above 0 and below {self.eps:g} for a radius that is grown, got {self.low!r}")
         if self.radius == "grown" and self.stages < 2:

@@ -113,7 +113,10 @@ class Trainer:
             self.model.leak.slope.fill_(self.setting.leak_at(step))
         # The attack sees the model in evaluation mode, and leaves it as it was.
         adversarial = self._attacked(step, batch._replace(images=images))
-        losses, logits = objective(self.learner, images, adversarial, labels, self.recipe)
+        recipe = self.recipe
+        if recipe.bounded_late:
+            recipe = replace(recipe, bounded=self.setting.bounded_at(step))
+        losses, logits = objective(self.learner, images, adversarial, labels, recipe)
         self.optimizer.zero_grad()
         # Processes average their gradients.
         torch.autograd.backward(losses.sum() * (self.workers.count / count))

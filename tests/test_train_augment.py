@@ -106,6 +106,13 @@ def test_what_is_drawn_in_the_middle_bends_nothing() -> None:
     torch.testing.assert_close(AUGMENTATIONS["elastic"].apply(images, drawn.fill_(0.5)), images, atol=1e-5, rtol=0)
 
 
+def test_a_mild_bend_is_one_drawn_from_near_the_middle() -> None:
+    images, drawn = random_case("elastic-mild", 3, 1, 8, 8)
+    near = 0.35 + 0.3 * drawn
+    found = AUGMENTATIONS["elastic-mild"].apply(images, drawn)
+    torch.testing.assert_close(found, AUGMENTATIONS["elastic"].apply(images, near), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("how", AUGMENTATIONS)
 def test_images_stay_in_the_box_and_have_no_say_in_others(how: Any) -> None:
     images, drawn = random_case(how, 6, 3, 8, 10)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Augment = Literal["none", "crop-flip", "elastic"]
+Augment = Literal["none", "crop-flip", "elastic", "elastic-mild"]
 
 PADDING = 4
 """Pixels by which a crop moves, at most."""
@@ -18,6 +18,10 @@ TURN, STRETCH, SHEAR = math.radians(12), 0.1, 0.1
 GRID = 5
 BEND = 0.8
 """… and by how many pixels the points of a grid on it are pulled about, typically: what lies between them follows."""
+
+
+MILD = 0.3
+"""Of all that, where it is to be mild."""
 
 
 class Augmentation(NamedTuple):
@@ -63,4 +67,5 @@ AUGMENTATIONS: dict[Augment, Augmentation] = {
     "none": Augmentation(0, lambda images, _: images),
     "crop-flip": Augmentation(3, crop_and_flip),
     "elastic": Augmentation(4 + 2 * GRID**2, bend),
+    "elastic-mild": Augmentation(4 + 2 * GRID**2, lambda images, drawn: bend(images, 0.5 + MILD * (drawn - 0.5))),
 }

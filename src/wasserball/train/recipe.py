@@ -50,7 +50,7 @@ class Recipe:
     """Of the labels."""
     augment: Augment = "none"
     """What is done to training images before they are attacked: nothing; a random crop and flip, for photographs; or
-    a turn and an elastic deformation, for digits."""
+    a turn and an elastic deformation, for digits, all of it or a third."""
     epochs: int = 10
     batch_size: int = 128
     """Images a step, of all processes together."""

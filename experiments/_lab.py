@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
-KEPT = ROOT / "docs" / "results" / "reproduction"
-"""Where the results are that the docs show."""
 
 Row = dict[str, Any]
 

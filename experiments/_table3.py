@@ -95,7 +95,7 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
         last = min(first + CHUNK, samples)
         model, images, labels = plan.victim.load(setting, first, last)
         images_key = dict(model=plan.victim.model, first=first, samples=last - first)
-        ledger.row(images_key | dict(method="none"), lambda: dict(held=count_right(model, images, labels)))  # noqa: B023
+        ledger.row(images_key | dict(method="none"), partial(clean, model, images, labels))
         for method in methods:
             for eps in options.eps or (plan.victim.eps[:2] if setting.quick else plan.victim.eps):
                 setting.console.print(f"[dim]{method}, eps {eps:g}, images {first} to {last - 1}")
@@ -124,6 +124,10 @@ def examples_path(ledger: Ledger, victim: Victim, method: str, eps: float) -> Pa
     """Beside the results."""
     words = re.sub(r"[^\w.=-]+", "-", method.replace("γ=1/", "gamma-")).replace("-s-", "s-")
     return ledger.path.with_suffix("") / f"{victim.model}-{words}-{eps:g}.npz"
+
+
+def clean(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    return dict(held=count_right(model, images, labels))
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ hold most of the change, and how well the size of a change is predicted by the c
 import argparse
 import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,14 +20,13 @@ from torch.nn import functional as F
 import wasserball as wb
 from experiments import _paper
 from experiments._lab import Experiment, Ledger, Row, Setting, markdown
-from experiments._victims import VICTIMS, Victim
+from experiments._victims import VICTIMS
 from wasserball import plot
 from wasserball.attacks.attack import Ascent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SAMPLES = 3
 SHOWN = {"mnist": (0, 2, 4), "cifar": (1, 6, 7), "imagenet": (15, 30, 50)}
 """Test images, by their numbers."""
 EPS = {"mnist": 0.2, "cifar": 0.002, "imagenet": 0.005}
@@ -57,11 +57,10 @@ def norm_attack(model: nn.Module, images: Tensor, labels: Tensor, radius: float,
     return images + change
 
 
-def perturb(name: str, victim: Victim, method: str, setting: Setting, chosen: tuple[Tensor, ...]) -> Tensor:
+def perturb(name: str, method: str, model: nn.Module, images: Tensor, labels: Tensor, quick: bool) -> Tensor:
     """What an attack makes of the images."""
-    model, images, labels = victim.load(setting, 0, 1)[0], *chosen
-    eps, steps, quick = EPS[name], STEPS[name], setting.quick
-    steps, patient = (10, 10) if quick else (steps, PATIENT[name])
+    victim, eps = VICTIMS[name], EPS[name]
+    steps, patient = (10, 10) if quick else (STEPS[name], PATIENT[name])
     if method in ("l∞", "l2"):
         order, radius = (2, RADII[name][1]) if method == "l2" else (torch.inf, RADII[name][0])
         return norm_attack(model, images, labels, radius, order, min(steps, 50))
@@ -97,25 +96,31 @@ def describe(images: Tensor, found: Tensor, answers: Tensor, labels: Tensor) -> 
 
 def measure(setting: Setting, ledger: Ledger) -> None:
     for name in setting.options.only or VICTIMS:
-        victim = VICTIMS[name]
-        numbers = SHOWN[name]
-        model, images, labels = victim.load(setting, 0, max(numbers) + 1)
-        images, labels = (column[list(numbers)] for column in (images, labels))
-        kept = ledger.path.with_name(f"figure-examples-{name}.safetensors")
-        tensors = load_file(kept) if kept.exists() else {"clean": images.cpu(), "labels": labels.cpu()}
-
-        def attacked(method: str) -> dict[str, Any]:
-            setting.console.print(f"[dim]{name}: {method}")  # noqa: B023
-            found = perturb(name, victim, method, setting, (images, labels))  # noqa: B023
-            with torch.no_grad():
-                answers = model(found).argmax(1)  # noqa: B023
-            tensors[method], tensors[f"{method}, answers"] = found.cpu(), answers.cpu()  # noqa: B023
-            kept.parent.mkdir(parents=True, exist_ok=True)  # noqa: B023
-            save_file({key: value.contiguous() for key, value in tensors.items()}, kept)  # noqa: B023
-            return describe(images, found, answers, labels)  # noqa: B023
-
+        numbers = list(SHOWN[name])
+        model, images, labels = VICTIMS[name].load(setting, 0, max(numbers) + 1)
+        chosen = images[numbers], labels[numbers]
         for method in METHODS:
-            ledger.row(dict(data=name, model=victim.model, eps=EPS[name], method=method), partial(attacked, method))
+            setting.console.print(f"[dim]{name}: {method}")
+            key = dict(data=name, model=VICTIMS[name].model, eps=EPS[name], method=method)
+            ledger.row(key, partial(attacked, name, method, model, *chosen, setting.quick, drawings(ledger, name)))
+
+
+def attacked(
+    name: str, method: str, model: nn.Module, images: Tensor, labels: Tensor, quick: bool, kept: Path
+) -> dict[str, Any]:
+    """A perturbation in numbers, and its images for the picture."""
+    found = perturb(name, method, model, images, labels, quick)
+    with torch.no_grad():
+        answers = model(found).argmax(1)
+    before = load_file(kept) if kept.exists() else {"clean": images.cpu().contiguous()}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    save_file(before | {method: found.cpu().contiguous()}, kept)
+    return describe(images, found, answers, labels)
+
+
+def drawings(ledger: Ledger, name: str) -> Path:
+    """Where the images of a data set are."""
+    return ledger.path.with_name(f"figure-examples-{name}.safetensors")
 
 
 def table(ledger: Ledger) -> str:
@@ -130,11 +135,11 @@ def table(ledger: Ledger) -> str:
 
 
 def picture(ledger: Ledger) -> "Figure":
-    names = [name for name in VICTIMS if ledger.path.with_name(f"figure-examples-{name}.safetensors").exists()]
+    names = [name for name in VICTIMS if drawings(ledger, name).exists()]
     figure = plot.blank_figure(1.35 * (len(METHODS) + 1), 2.5 * len(names) * 1.1)
     axes = figure.subplots(2 * len(names), len(METHODS) + 1, squeeze=False)
     for place, name in enumerate(names):
-        tensors = load_file(ledger.path.with_name(f"figure-examples-{name}.safetensors"))
+        tensors = load_file(drawings(ledger, name))
         above, below = axes[2 * place], axes[2 * place + 1]
         clean = tensors["clean"][0]
         plot.image_panel(above[0], clean, high=1.0)

@@ -1,6 +1,6 @@
 """The figure of docs/threat-model.md: where a pixel's mass may go and at what price, and what an attack makes of it.
 
-python experiments/figure_local_transport.py [--out docs/images/local-transport.png]
+wasserball reproduce figure-local-transport [--out docs/images/local-transport.png]
 """
 
 import argparse

@@ -60,14 +60,15 @@ def solver(method: str, side: int, cost: wb.Cost, setting: Setting) -> Callable[
     }[method]
 
 
-def milliseconds(solve: Callable[[], Solution], device: torch.device) -> dict[str, Any]:
+def milliseconds(method: str, side: int, cost: wb.Cost, setting: Setting) -> dict[str, Any]:
     """The best of some times for one iteration of one sample."""
+    solve = solver(method, side, cost, setting)
     solve()
     best = math.inf
     for _ in range(REPEATS):
         started = time.perf_counter()
         found = solve()
-        if device.type == "cuda":
+        if setting.device.type == "cuda":
             torch.cuda.synchronize()
         best = min(best, (time.perf_counter() - started) / float(found.iterations.sum()))
     return dict(milliseconds=1000 * best, samples=BATCH)
@@ -88,7 +89,7 @@ def measure(setting: Setting, ledger: Ledger) -> None:
     for method in PAPER:
         for kind, side, window, cost in jobs:
             key = dict(method=method, kind=kind, pixels=side * side, window=window)
-            ledger.row(key, lambda: milliseconds(solver(method, side, cost, setting), setting.device))  # noqa: B023
+            ledger.row(key, partial(milliseconds, method, side, cost, setting))
             setting.console.print(f"[dim]{method}, {kind}, {side}×{side}, window {window}")
 
 

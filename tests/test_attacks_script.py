@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 import wasserball as wb
-from experiments import attacks
+from experiments import _paper, attacks
 from wasserball import zoo
 from wasserball.attacks.losses import cross_entropy
 
@@ -74,7 +74,7 @@ def test_data_is_whatever_the_zoo_loads(files: list[str], tmp_path: Path) -> Non
 def test_the_papers_loss_loses_the_slope_of_a_sure_model_and_ours_does_not() -> None:
     logits = torch.tensor([[30.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
     label = torch.tensor([0])
-    [papers] = torch.autograd.grad(attacks.paper_loss(logits, label).sum(), logits)
+    [papers] = torch.autograd.grad(_paper.loss(logits, label).sum(), logits)
     [ours] = torch.autograd.grad(cross_entropy(logits, label).sum(), logits)
     torch.testing.assert_close(papers[0, 1:], ours[0, 1:], rtol=1e-5, atol=0)
     assert papers[0, 0] == 0

@@ -290,14 +290,16 @@ def test_report_writes_the_page_anew_and_compares(run: wb.Run, folder: Path, tmp
     assert (tmp_path / "new" / "both.html").exists()
 
 
-def test_reproduce_lists_and_runs() -> None:
+def test_reproduce_lists_and_runs(capfd: pytest.CaptureFixture[str]) -> None:
     listed = invoke("reproduce", "--list")
     assert listed.exit_code == 0
     assert "table2" in listed.stdout
     unknown = invoke("reproduce", "table99")
     assert unknown.exit_code == 2
     assert "'table99'" in said(unknown)
+    assert "--list" in invoke("reproduce", "--help").output
     assert invoke("reproduce", "table2", "--help").exit_code == 0
+    assert "--size" in capfd.readouterr().out  # its own options
 
 
 def test_numbers_are_python_numbers(folder: Path) -> None:

@@ -14,7 +14,8 @@ from wasserball.cli.app import app
 EXPERIMENTS = Path(__file__).parents[3] / "experiments"
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+# What follows a name, --help too, is for the experiment.
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
 def reproduce(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Which experiment; its own options follow.")] = None,
@@ -24,6 +25,9 @@ def reproduce(
 
     Examples: `wasserball reproduce --list`, `wasserball reproduce table2`
     """
+    if name == "--help":
+        typer.echo(context.get_help())
+        return
     known = {path.stem.replace("_", "-"): path for path in sorted(EXPERIMENTS.glob("[a-z]*.py"))}
     if not known:
         typer.secho(

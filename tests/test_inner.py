@@ -1,5 +1,6 @@
 """The inner maximum of a training: images in the box and nearly in the ball, and as hard as the attacks' own."""
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from tests.pupils import noisy_network
 from tests.truth import minimize_lp
 from tests.victims import SIDE, Noisy, grey_images, linear, network, predictions
-from wasserball import PGD, Attack, FrankWolfe, LocalCost, ProjectedSinkhorn, verify, zoo
+from wasserball import PGD, Attack, Auto, FrankWolfe, LocalCost, ProjectedSinkhorn, verify, zoo
 from wasserball.attacks.inner import inner_maximum
 
 SAMPLES = 12
@@ -99,6 +100,21 @@ def test_who_ignores_the_box_is_cut_off_at_it(problem: Any, kind: Any) -> None:
     mass, left = images.flatten(1).sum(1), adversarial.flatten(1).sum(1)
     assert (left <= mass * (1 + 1e-5)).all()
     assert (left >= mass * 0.9).all()
+
+
+def test_projected_sinkhorn_is_cut_off_at_the_box_and_no_sample_stops_on_the_way(problem: Any) -> None:
+    model, images, labels = problem
+    attack = ProjectedSinkhorn(eps=0.1, steps=10, gamma=1e-2)
+    found = inner_maximum(attack, model, images, labels, radii(0.1))
+    assert found.min() >= 0
+    assert found.max() <= 1
+    mass, left = images.flatten(1).sum(1), found.flatten(1).sum(1)
+    assert (left <= mass * (1 + 1e-5)).all()
+    assert (left >= mass * 0.9).all()
+    short = inner_maximum(replace(attack, steps=2), model, images, labels, radii(0.1))
+    assert (
+        losses(model, images, labels).mean() < losses(model, short, labels).mean() < losses(model, found, labels).mean()
+    )
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -217,6 +233,6 @@ def test_several_draws_of_a_noisy_model_are_averaged(problem: Any) -> None:
 
 def test_other_attacks_are_run_as_they_are(problem: Any) -> None:
     model, images, labels = problem
-    attack = ProjectedSinkhorn(eps=0.1, steps=2)
+    attack = Auto(eps=0.1, steps=5)
     found = inner_maximum(attack, model, images[:3], labels[:3], radii(0.1, 3))
     assert torch.equal(found, attack(model, images[:3], labels[:3]).adversarial)

@@ -111,7 +111,8 @@ def test_all_recipes_are_for_networks_that_there_are() -> None:
     assert "finetune" in RECIPES
     for recipe in RECIPES.values():
         assert recipe.network in NETWORKS
-        assert recipe.judge == PGD(eps=recipe.eps, steps=recipe.judge_steps, cost=recipe.attack.cost)
+        eps = recipe.low if recipe.radius == "grown" else recipe.eps
+        assert recipe.judge == PGD(eps=eps, steps=recipe.judge_steps, cost=recipe.attack.cost)
         assert json.loads(json.dumps(recipe.content())) == recipe.content()
 
 

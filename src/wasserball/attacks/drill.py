@@ -26,6 +26,9 @@ class Drill(Trial):
     def survivors(self) -> Tensor:
         return torch.arange(len(self.images), device=self.images.device)
 
+    def slope(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
+        return self.peek(images, samples, behind_clamp=behind_clamp)[0], samples[:0]
+
     def peek(self, images: Tensor, samples: Tensor, *, behind_clamp: bool = False) -> tuple[Slope, Tensor]:
         slope = self.classifier.slope(images, self.labels, self.loss, high=self.bounds[1])
         return slope.only(images <= self.bounds[1]) if behind_clamp else slope, self._nobody

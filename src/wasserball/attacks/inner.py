@@ -10,6 +10,7 @@ from wasserball.attacks.drill import Drill
 from wasserball.attacks.frank_wolfe import FrankWolfe
 from wasserball.attacks.losses import resolve_loss
 from wasserball.attacks.pgd import PGD
+from wasserball.attacks.sinkhorn import ProjectedSinkhorn
 from wasserball.attacks.trial import no_report
 
 
@@ -18,10 +19,11 @@ def inner_maximum(attack: Attack, model: Model, images: Tensor, labels: Tensor, 
 
     For training, and for nothing else: no sample stops when it is fooled, so that this is the largest loss found and
     not the nearest mistake, and no image is certified, which would take as long as to find it. They are in the box,
-    and in the ball as far as the projections of the steps are exact: the tests say how far that is. Nothing is
-    checked, and a GPU is never waited for; other attacks than PGD and Frank-Wolfe are run as they are.
+    and in the ball as far as the projections of the steps are exact: the tests say how far that is. Projected Sinkhorn
+    knows no box: what it puts above is cut off, and its mass lost. Nothing is checked, and PGD and Frank-Wolfe never
+    wait for a GPU; attacks that search with others are run as they are.
     """
-    if not isinstance(attack, PGD | FrankWolfe):
+    if not isinstance(attack, PGD | FrankWolfe | ProjectedSinkhorn):
         return replace(attack, eps=eps)(model, images, labels).adversarial
     with frozen(model):
         drill = Drill(

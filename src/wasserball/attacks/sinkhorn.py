@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from wasserball.attacks.attack import Ascent, random_directions
+from wasserball.attacks.drill import Drill
 from wasserball.attacks.trial import Trial
 from wasserball.checks import check_count, check_positive
 from wasserball.operators import sinkhorn
@@ -42,7 +43,8 @@ class ProjectedSinkhorn(Ascent):
     def _search(self, trial: Trial, start: int) -> None:
         samples = trial.survivors()
         image, plan = trial.images[samples], trial.cost.identity(trial.images[samples])
-        overflowed = torch.zeros_like(trial.success)
+        spent = torch.zeros_like(trial.budget)
+        overflowed = torch.zeros_like(trial.labels, dtype=torch.bool)
         for number in range(self.steps):
             slope, fooled = trial.slope(image, samples, behind_clamp=True)
             if len(fooled):
@@ -67,8 +69,11 @@ class ProjectedSinkhorn(Ascent):
             overflowed[samples[~finite]] = True
             image = torch.where(per_sample(finite, image), found.image, image)
             plan = torch.where(per_sample(finite, plan), found.plan, plan)
+            spent[samples] = torch.where(finite, found.spent, spent[samples])
             trial.report((number + 1) / self.steps, len(samples))
-        if len(samples):
+        if isinstance(trial, Drill):
+            trial.take(image, spent)
+        elif len(samples):
             trial.offer(samples, plan, settle=True)
         if overflowed.any():
             warnings.warn(

@@ -27,7 +27,7 @@ class Epoch:
     clean_accuracy: float
     """On the held-out samples, as the next two are."""
     robust_accuracy: float
-    """Under the judge's attack, always with the full radius."""
+    """Under the judge's attack, with the same radius after each epoch."""
     collapsed: bool
     """Whether the model is right no more often than if it gave one and the same answer to everything."""
     radius: float

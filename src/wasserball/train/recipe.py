@@ -78,7 +78,8 @@ class Recipe:
     them. For PGD and Frank-Wolfe without random starts, and models that do the same each time."""
     held_out: int = 1000
     """Samples that are not trained on, one of each stretch of the data. After each epoch they tell how robust the model
-    is, with PGD and the full radius, and with that which epoch's weights to keep."""
+    is, with PGD and the full radius (of one that is grown, ``low``, since no model holds at the largest), and with that
+    which epoch's weights to keep."""
     judge_steps: int = 20
     """Of that PGD: enough to tell epochs apart, not to say how robust the model is."""
     patience: int = 0
@@ -142,8 +143,8 @@ class Recipe:
     @property
     def judge(self) -> PGD:
         """Who attacks the held-out samples."""
-        mine = self.attack
-        return PGD(eps=mine.eps, steps=self.judge_steps, cost=mine.cost, bounds=mine.bounds, backend=mine.backend)
+        mine, eps = self.attack, self.low if self.radius == "grown" else self.eps
+        return PGD(eps=eps, steps=self.judge_steps, cost=mine.cost, bounds=mine.bounds, backend=mine.backend)
 
     def content(self) -> dict[str, Any]:
         """As ``config.json`` keeps it: numbers, words, and the attack as Python would write it."""
@@ -233,15 +234,22 @@ RECIPES: dict[str, Recipe] = {
         network="cifar-resnet18",
         attack=FrankWolfe(eps=0.005, steps=30, gamma=1e-3, momentum=0.0, box="final"),
         augment="crop-flip",
-        epochs=40,
+        epochs=5,
+        batch_size=512,
         optimizer="sgd",
-        rate=0.1,
+        rate=0.2,
+        rate_warm_up=1,
         weight_decay=5e-4,
         precision="bfloat16",
         channels_last=True,
     ),
     "sinkhorn-mnist": Recipe(
-        attack=ProjectedSinkhorn(eps=2.1, steps=50, gamma=1e-3, step=0.1), radius="grown", low=0.1, epochs=10, warm_up=0
+        attack=ProjectedSinkhorn(eps=2.1, steps=50, gamma=1e-3, step=0.1),
+        radius="grown",
+        low=0.1,
+        epochs=4,
+        batch_size=256,
+        warm_up=0,
     ),
     "sinkhorn-cifar10": Recipe(
         network="cifar-resnet18",
@@ -249,11 +257,15 @@ RECIPES: dict[str, Recipe] = {
         radius="grown",
         low=0.01,
         augment="crop-flip",
-        epochs=10,
+        epochs=3,
+        batch_size=512,
         warm_up=0,
         optimizer="sgd",
-        rate=0.1,
+        rate=0.2,
+        rate_warm_up=1,
         weight_decay=5e-4,
+        precision="bfloat16",
+        channels_last=True,
     ),
 }
 """By the names under which ``wasserball train --recipe`` knows them."""

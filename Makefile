@@ -13,14 +13,17 @@ setup: .venv/.installed  ## Create .venv with the package and its development to
 
 # The constraints are given in the environment so that they reach the isolated build as well; pip 25.3 and later read
 # them there under the second name. The paths are relative because pip splits these variables at spaces.
+# torchattacks and robustbench ask for torchvision, whose wheels want a torch with CUDA, and can do without: they come
+# without what they ask for, to test against.
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		|| { echo "wasserball needs Python 3.11 or newer as '$(PYTHON)' (another one: make PYTHON=python3.12 ...)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv >/dev/null 2>&1 \
 		|| { echo "'$(PYTHON) -m venv .venv' failed: install Python's venv module (on Debian and Ubuntu: python3-venv)" >&2; exit 1; }
 	@echo "Setting up .venv (minutes the first time) ..."
-	@PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
-		$(BIN)/python -m pip install -qq -e '.[dev]'
+	@export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+		&& $(BIN)/python -m pip install -qq -e '.[dev]' \
+		&& $(BIN)/python -m pip install -qq --no-deps torchattacks robustbench
 	@touch $@
 
 demo: setup  ## Attack the bundled model, draw out/demo.png

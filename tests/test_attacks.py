@@ -449,7 +449,20 @@ def test_progress_over_several_batches_ends_with_all_samples(capsys: pytest.Capt
 
 @one_of_each_kind
 def test_bind_gives_the_images_alone(name: str) -> None:
-    assert torch.equal(ATTACKS[name].bind(network())(*batch()), attacked(name).adversarial)
+    bound = ATTACKS[name].bind(network())
+    assert torch.equal(bound(*batch()), attacked(name).adversarial)
+    assert torch.equal(bound.perturb(*batch()), attacked(name).adversarial)
+
+
+def test_bound_attacks_avoid_what_the_model_answers_where_no_labels_are_given() -> None:
+    model, (images, _) = network().train(), batch()
+    answers = predictions(network(), images)
+    found = wb.PGD(eps=0.1, steps=5).bind(model).run(images)
+    assert torch.equal(found.labels, answers)
+    assert torch.equal(found.adversarial, wb.PGD(eps=0.1, steps=5)(model, images, answers).adversarial)
+    assert model.training
+    with pytest.raises(ValueError, match="labels must be given where targeted is True"):
+        wb.PGD(eps=0.1, targeted=True).bind(model).perturb(images)
 
 
 @attacks

@@ -2,6 +2,7 @@
 
 from wasserball.attacks.attack import Attack
 from wasserball.attacks.auto import Auto
+from wasserball.attacks.bound import BoundAttack
 from wasserball.attacks.frank_wolfe import FrankWolfe
 from wasserball.attacks.minimal_radius import MinimalRadius
 from wasserball.attacks.pgd import PGD
@@ -13,6 +14,7 @@ __all__ = [
     "Attack",
     "AttackResult",
     "Auto",
+    "BoundAttack",
     "FrankWolfe",
     "MinimalRadius",
     "Part",

@@ -4,7 +4,7 @@ import math
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from wasserball.attacks.bound import BoundAttack
 from wasserball.attacks.classifier import Classifier, Model, frozen
 from wasserball.attacks.losses import Loss, LossName, resolve_loss
 from wasserball.attacks.result import AttackResult, Queries
@@ -29,16 +30,27 @@ BATCH_ENTRIES = 2**25
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attack(ABC):
-    """An attack on classifiers inside the Wasserstein ball; call it with a model, images and labels."""
+    """An attack on classifiers inside the Wasserstein ball; call it with a model, images and labels.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> attack = wb.PGD(eps=torch.tensor([0.1, 0.1, 0.3, 0.3]), steps=10, seed=1)
+    >>> attack(model, images, labels).adversarial.shape
+    torch.Size([4, 1, 28, 28])
+    """
 
     eps: float | Tensor
     """The radius, relative to the mass of an image; a tensor ``(B,)`` gives each image its own."""
     steps: int = 100
+    """Of the search from each starting point."""
     cost: Cost = LocalCost()  # noqa: RUF009
+    """What moving mass costs, and how far it may go."""
     bounds: tuple[float, float] = (0, 1)
+    """The pixel box: 0, and the value of a white pixel."""
     targeted: bool = False
     """Whether the labels are the answers to provoke, rather than those to avoid."""
     seed: int = 0
+    """Of random starts, and of what a stochastic model draws."""
     eot: int = 1
     """Over how many draws of a stochastic model to average logits and gradients."""
     batch_size: int | None = None
@@ -49,6 +61,7 @@ class Attack(ABC):
     backend: Backend | None = None
     """Who computes the steps: "torch", "numba" or "cuda"; None: the fastest that there is for the device."""
     return_plan: bool = False
+    """Whether the result keeps the transport plan, the witness of each image."""
 
     def __post_init__(self) -> None:
         radii = self.eps if isinstance(self.eps, Tensor) and self.eps.ndim else torch.zeros(1)
@@ -99,9 +112,9 @@ class Attack(ABC):
         )
         return f"{type(self).__name__}({', '.join(words)})"
 
-    def bind(self, model: Model) -> Callable[[Tensor, Tensor], Tensor]:
+    def bind(self, model: Model) -> BoundAttack:
         """``(images, labels) -> adversarial images``, for code that wants just that."""
-        return lambda images, labels: self(model, images, labels).adversarial
+        return BoundAttack(self, model)
 
     @property
     def _largest_cost(self) -> Cost:

@@ -30,6 +30,12 @@ class Auto(Attack):
 
     For each sample the result is the first image that fools the model or else the one that came nearest to it, and
     ``part`` says which of ``parts`` it is from. ``loss`` is the margin, which all parts share.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.Auto(eps=0.3, steps=20)(model, images, labels)
+    >>> result.robust_accuracy(), result.parts[0].name, result.parts[0].broken
+    (0.0, 'PGD, ce', 4)
     """
 
     @property

@@ -47,6 +47,12 @@ class FrankWolfe(Ascent):
 
     One plan is kept as the witness and updated in place. With ``box="off"`` and without ``return_plan`` there is none,
     and memory is linear in the number of pixels.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.FrankWolfe(eps=0.5, steps=20)(model, images, labels)
+    >>> int(result.success.sum()), bool(result.valid.all())
+    (4, True)
     """
 
     gamma: float = 0.0
@@ -56,6 +62,7 @@ class FrankWolfe(Ascent):
     momentum: float = 0.9
     """How much of the last direction to keep in the next one; 0 is the paper."""
     box: Box = "loop"
+    """When the pixel box is kept to: in every step, at the end, or never."""
     gap_tolerance: float = 0.0
     """Stop a sample whose duality gap has fallen to this share of its first one; 0: never."""
 

@@ -39,12 +39,20 @@ class MinimalRadius(Attack):
     al. 2019, does for l2), ever more slowly, so that plan and duals stay warm; then again with another loss, and
     aimed at the runners-up. ``result.robust_accuracy(eps)`` is the whole curve, up to ``eps``, the largest radius
     looked at. ``loss`` is the margin, which all walks share.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.MinimalRadius(steps=20)(model, images, labels)
+    >>> result.robust_accuracy(0.05), result.robust_accuracy(0.5)
+    (1.0, 0.0)
     """
 
     eps: float | Tensor = 1.0
+    """The largest radius to look at."""
     steps: int = 200
     """Of each walk."""
     cost: Cost = LocalCost(7)  # noqa: RUF009
+    """With a larger window than elsewhere, which makes the nearest images nearer."""
 
     def _attack(
         self, classifier: Classifier, images: Tensor, labels: Tensor, eps: Tensor, report: Report

@@ -45,6 +45,12 @@ class PGD(Ascent):
 
     Without a ``step`` of its own, each sample starts with one that fits its budget and halves it when the loss no
     longer rises, going back to its best plan, as in APGD (Croce & Hein 2020).
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.PGD(eps=0.3, steps=20)(model, images, labels)
+    >>> int(result.success.sum()), bool(result.valid.all())
+    (4, True)
     """
 
     step: float | None = None
@@ -52,6 +58,7 @@ class PGD(Ascent):
     momentum: float | None = None
     """How much of the last direction is added to the next one. None: 0.75, or 0 for a fixed step, as in the paper."""
     box: Box = "loop"
+    """When the pixel box is kept to: in every step, at the end, or never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

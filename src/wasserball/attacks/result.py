@@ -31,34 +31,53 @@ class Queries(NamedTuple):
     """How often the model was asked about each sample, ``(B,)`` each."""
 
     forward: Tensor
+    """Passes through the model."""
     backward: Tensor
+    """Passes back through it, for a gradient."""
 
 
 class Part(NamedTuple):
     """One of the attacks that an :class:`Auto` is made of, and what it did."""
 
     name: str
+    """The attack, its loss and what is special about it."""
     tried: int
     """On how many samples: those that all parts before it had left."""
     broken: int
+    """On how many of these it fooled the model."""
     forward: int
+    """Passes through the model, of all samples together."""
     backward: int
+    """Passes back through it."""
     seconds: float
+    """Of wall time."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class AttackResult:
-    """Adversarial images for ``B`` samples. All but the images are ``(B,)``."""
+    """Adversarial images for ``B`` samples. All but the images are ``(B,)``.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.PGD(eps=0.3, steps=20, return_plan=True)(model, images, labels)
+    >>> result.robust_accuracy(), result.plan.values.shape
+    (0.0, torch.Size([4, 25, 1, 28, 28]))
+    """
 
     attack: str
     """The attack, as Python would write it."""
     images: Tensor
+    """The clean images, ``(B, C, H, W)``."""
     labels: Tensor
+    """Their labels, or the targets."""
     eps: Tensor
     """The radius that each sample was attacked with."""
     cost: Cost
+    """What moving mass cost."""
     bounds: tuple[float, float]
+    """The pixel box."""
     targeted: bool
+    """Whether the labels are targets."""
     adversarial: Tensor
     """Like the images, in float32 (float64 if they are); the clean image where nothing better was found. A model in
     half precision is shown this image rounded."""
@@ -83,7 +102,9 @@ class AttackResult:
     margin: Tensor
     """By how much the best wrong logit beats the right one; where targeted, the target all others."""
     queries: Queries
+    """How often the model was asked about each sample."""
     seconds: float
+    """Of wall time, for all samples."""
     plan: TransportPlan | None = None
     """The witness, where ``return_plan=True``."""
     gap: Tensor | None = None
@@ -92,6 +113,7 @@ class AttackResult:
     part: Tensor | None = None
     """Which of ``parts`` found the image, −1 where none did."""
     parts: tuple[Part, ...] = ()
+    """Of an :class:`Auto`: what each of its attacks did."""
     model: Model | None = field(default=None, repr=False)
     """What was attacked; it is not saved."""
 
@@ -129,7 +151,14 @@ class AttackResult:
         return "\n".join(lines)
 
     def to_uint8(self, model: Model | None = None) -> Tensor:
-        """The images in 8 bits, ``(B, C, H, W)`` from 0 to 255: see :meth:`quantized`."""
+        """The images in 8 bits, ``(B, C, H, W)`` from 0 to 255: see :meth:`quantized`.
+
+        >>> model = wb.zoo.load_model("mnist-standard")
+        >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+        >>> pixels = wb.PGD(eps=0.3, steps=20)(model, images, labels).to_uint8()
+        >>> pixels.dtype, bool(wb.verify(images, pixels / 255, eps=0.3).valid.all())
+        (torch.uint8, True)
+        """
         levels: Tensor = self.quantized(model).adversarial.double() * (LEVELS / self.bounds[1])
         return levels.round().to(torch.uint8)
 
@@ -190,7 +219,14 @@ class AttackResult:
         )
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write everything but the model to a safetensors file."""
+        """Write everything but the model to a safetensors file.
+
+        >>> model = wb.zoo.load_model("mnist-standard")
+        >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+        >>> wb.PGD(eps=0.3, steps=20)(model, images, labels).save("result.safetensors")
+        >>> wb.AttackResult.load("result.safetensors").success
+        tensor([True, True, True, True])
+        """
         metadata, tensors = pack_cost(self.cost)
         columns: dict[str, Tensor | None] = {name: getattr(self, name) for name in (*COLUMNS, *OPTIONAL)}
         columns |= {"forward": self.queries.forward, "backward": self.queries.backward}

@@ -21,12 +21,20 @@ class ProjectedSinkhorn(Ascent):
     unclamped one, so that results need not be ``valid``. A sample is done as soon as it is fooled; the paper's figures
     for this attack are for the last image, which is weaker. Where numbers overflow, the last image that was found
     before is kept, and a warning says so.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.ProjectedSinkhorn(eps=1.0, steps=10)(model, images, labels)
+    >>> bool((result.distance <= 1.0).all()), bool(result.valid.all())
+    (True, False)
     """
 
     steps: int = 300
+    """As many as in the paper."""
     gamma: float = 1e-3
     """The strength of the entropic regularisation, for images whose mass is 1."""
     step: float = 0.1
+    """What a pixel changes by before the projection."""
     max_iterations: int = 500
     """Of the dual, in each projection."""
 

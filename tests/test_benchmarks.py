@@ -63,6 +63,23 @@ def test_a_quick_run_measures_everything(record: Record) -> None:
     assert all(row.ratio == pytest.approx(row.milliseconds / row.standard_milliseconds) for row in record.training)
 
 
+def test_arts_attack_is_measured_where_it_is_asked_for(record: Record, tmp_path: Path) -> None:
+    assert not record.art
+    asked = benchmarks.run(parts=["art"], quick=True, out=tmp_path, say=lambda line: None)
+    assert {row.package.split()[0] for row in asked.art} == {"wasserball", "ART"}
+    assert [row.ratio for row in asked.art if row.attack == "PGD"] == [1]
+    assert all(row.valid == 1 for row in asked.art if row.package == "wasserball")
+    assert all(row.accuracy <= row.valid_accuracy for row in asked.art)
+    assert "Beside ART's Wasserstein attack" in (tmp_path / "bench.md").read_text(encoding="utf-8")
+    assert not (tmp_path / "bench.png").exists()  # nothing that could be drawn
+
+
+def test_without_art_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "art", None)
+    with pytest.raises(ValueError, match=r"pip install wasserball\[art\]"):
+        benchmarks.run(parts=["art"], quick=True)
+
+
 def test_the_json_holds_finite_numbers_and_no_date(record: Record, folder: Path) -> None:
     written = json.loads((folder / "bench.json").read_text(encoding="utf-8"))
     assert written == json.loads(record.json())
@@ -150,7 +167,7 @@ def test_an_unknown_device_is_an_error(device: str) -> None:
 
 
 def test_an_unknown_part_is_an_error() -> None:
-    with pytest.raises(ValueError, match="parts must be of operators, steps, scaling, training, got 'all'"):
+    with pytest.raises(ValueError, match="parts must be of operators, steps, scaling, training, art, got 'all'"):
         benchmarks.run(parts=["all"], quick=True)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from wasserball.benchmarks.art import check_art, measure_art
 from wasserball.benchmarks.meter import Meter
 from wasserball.benchmarks.operators import measure_operators
 from wasserball.benchmarks.report import Machine, Record
@@ -18,7 +19,7 @@ from wasserball.benchmarks.scaling import measure_scaling
 from wasserball.benchmarks.steps import measure_steps
 from wasserball.benchmarks.training import measure_training
 
-__all__ = ["Part", "Record", "check_device", "run"]
+__all__ = ["USUAL", "Part", "Record", "check_device", "run"]
 
 
 class Part(StrEnum):
@@ -28,11 +29,16 @@ class Part(StrEnum):
     STEPS = "steps"
     SCALING = "scaling"
     TRAINING = "training"
+    ART = "art"
+
+
+USUAL = tuple(part for part in Part if part != Part.ART)
+"""What is measured unless something else is asked for: ART's attack takes many minutes, and its package."""
 
 
 def run(
     device: str = "cpu",
-    parts: Sequence[str] = tuple(Part),
+    parts: Sequence[str] = USUAL,
     *,
     quick: bool = False,
     out: Path | None = None,
@@ -61,6 +67,9 @@ def run(
         if Part.TRAINING in wanted:
             for training in measure_training(meter, say, quick=quick):
                 record.training.append(training)
+        if Part.ART in wanted:
+            for attack in measure_art(meter, say, quick=quick):
+                record.art.append(attack)
         record.complete = True
     except KeyboardInterrupt:
         say("stopped")
@@ -88,4 +97,6 @@ def _check_parts(parts: Sequence[str]) -> set[str]:
     for part in parts:
         if part not in set(Part):
             raise ValueError(f"parts must be of {', '.join(Part)}, got {part!r}")
+    if Part.ART in parts:
+        check_art()
     return set(parts)

@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench clean
+.PHONY: help setup demo test test-slow lint docs dist bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s %s\n", $$1, $$2 }'
@@ -43,9 +43,15 @@ lint: setup  ## Check style, format and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: setup  ## Build the documentation into site/, warnings are errors
+	$(BIN)/mkdocs build --strict
+
+dist: setup  ## Build wheel and sdist into dist/, check them, run the demonstration from the wheel
+	.ci/dist
+
 bench: setup  ## Time operators and attacks beside the paper's algorithms, write out/bench.md, .json and .png
 	$(BIN)/wasserball bench
 
 clean:  ## Remove .venv, caches, builds and the demonstration's output
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out site
 	find experiments src tests -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

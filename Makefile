@@ -44,7 +44,7 @@ lint: setup  ## Check style, format and types
 	$(BIN)/mypy
 
 docs: setup  ## Build the documentation into site/, warnings are errors
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 dist: setup  ## Build wheel and sdist into dist/, check them, run the demonstration from the wheel
 	.ci/dist

@@ -17,10 +17,19 @@ from wasserball.threat import Cost, DenseCost, LocalCost, WassersteinBall, check
 
 @dataclass(frozen=True, eq=False)
 class TransportPlan:
-    """Plan entries in the layout of their cost: ``(B, K, C, H, W)`` local, ``(B, [C,] n, n)`` dense."""
+    """Plan entries in the layout of their cost: ``(B, K, C, H, W)`` local, ``(B, [C,] n, n)`` dense.
+
+    >>> mass = torch.tensor([[[[0.0, 0.5, 0.0]]]])
+    >>> plan = wb.TransportPlan.identity(mass, wb.LocalCost(3))
+    >>> plan.values[0, 4, 0, 0, 1], plan.values[0, 5, 0, 0, 1] = 0.3, 0.2  # stays; goes one to the right
+    >>> plan.image, plan.spent
+    (tensor([[[[0.0000, 0.3000, 0.2000]]]]), tensor([0.2000], dtype=torch.float64))
+    """
 
     values: Tensor
+    """The mass that each entry moves."""
     cost: Cost
+    """What moving it costs, and so the layout."""
 
     def __post_init__(self) -> None:
         check_cost(self.cost)

@@ -47,6 +47,12 @@ def moved(
     Grey or RGB images; ``bounds=None`` scales the brightness to the brightest pixel. What moved is the change in mass
     of a pixel, all channels together, on one symmetric scale for the whole figure. ``labels`` and ``predictions``,
     ``(B,)`` each, stand above the clean and the adversarial images, by their ``names`` where there are some.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.PGD(eps=0.3, steps=20)(model, images, labels)
+    >>> figure = wb.plot.moved(images, result.adversarial, labels=labels, predictions=result.prediction)
+    >>> figure.savefig("moved.png")
     """
     check_floating("images", images)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
@@ -79,7 +85,13 @@ def moved(
 def arrows(
     plan: TransportPlan, sample: int = 0, channel: int = 0, *, count: int = 200, title: str | None = None
 ) -> "Figure":
-    """One channel of the clean image in grey, and the ``count`` largest moves of its mass as arrows."""
+    """One channel of the clean image in grey, and the ``count`` largest moves of its mass as arrows.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> images, labels = (tensor[:4] for tensor in wb.zoo.load_sample())
+    >>> result = wb.PGD(eps=0.3, steps=20, return_plan=True)(model, images, labels)
+    >>> wb.plot.arrows(result.plan, sample=2, title="A one").savefig("arrows.png")
+    """
     figure = blank_figure(5.0, 5.0 if title is None else 5.3)
     axes = figure.subplots()
     arrow_panel(axes, plan, sample, channel, count=count)

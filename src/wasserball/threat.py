@@ -89,11 +89,19 @@ class LocalCost(Cost):
 
     Plans have the shape ``(B, K, C, H, W)``: entry ``[b, k, c, h, w]`` goes *from* pixel ``(h, w)`` *to* ``(h, w)``
     plus the ``k``-th of ``K = window²`` offsets, in row-major order, and is exactly 0 where that lies outside.
+
+    >>> wb.LocalCost(3).prices[:5]
+    (1.4142135623730951, 1.0, 1.4142135623730951, 1.0, 0.0)
+    >>> wb.LocalCost(3, metric="l1", power=2).prices[:5]
+    (4.0, 1.0, 4.0, 1.0, 0.0)
     """
 
     window: int = 5
+    """Pixels a side, an odd number."""
     metric: Metric = "euclidean"
+    """How the distance between two pixels is measured."""
     power: float = 1
+    """Of the distance, at least 1."""
     axis: int = field(default=1, init=False, repr=False, compare=False)
     space: tuple[int, ...] = field(default=(-2, -1), init=False, repr=False, compare=False)
 
@@ -206,9 +214,13 @@ class DenseCost(Cost):
 
     The price is 0 exactly on the diagonal and positive elsewhere; it need not be symmetric. Mass has the shape
     ``(B, n)``, or ``(B, C, n)`` for C channels that share one budget; plans are ``(B, n, n)`` or ``(B, C, n, n)``.
+
+    >>> wb.DenseCost(torch.tensor([[0, 1.0, 2], [1, 0, 1], [2, 1, 0]])).is_metric
+    True
     """
 
     matrix: Tensor
+    """The prices, ``(n, n)``; kept in float64."""
     axis: int = field(default=-1, init=False, repr=False)
     space: tuple[int, ...] = field(default=(-1,), init=False, repr=False)
 
@@ -277,12 +289,20 @@ class WassersteinBall:
     <C, Π> ≤ eps·Σ mass}``, and, where ``bounds=(0, high)`` is given, no pixel above ``high``.
 
     One budget holds for all channels of a sample together; mass never leaves its channel.
+
+    >>> ball = wb.WassersteinBall(torch.full((2, 1, 4, 4), 0.5), eps=0.1)
+    >>> ball.total, ball.budget
+    (tensor([8., 8.], dtype=torch.float64), tensor([0.8000, 0.8000], dtype=torch.float64))
     """
 
     mass: Tensor
+    """The clean samples, ``(B, C, H, W)`` for images."""
     eps: float | Tensor
+    """The radius relative to the mass, one for all samples or one for each."""
     cost: Cost = field(default_factory=LocalCost)
+    """What moving mass costs."""
     bounds: tuple[float, float] | None = None
+    """The pixel box, if there is one."""
 
     def __post_init__(self) -> None:
         ranges = Ranges()

@@ -61,6 +61,11 @@ def evaluate(
 
     At the end health checks look for what makes such figures wrong, with a few more attacks on ``probes`` samples
     (0: none), and ``report.html`` shows it all. ``name`` and ``command`` are for that page.
+
+    >>> attacks = [wb.PGD(eps=0, steps=5)]
+    >>> run = wb.evaluate("mnist-standard", "mnist-sample", attacks=attacks, eps=[0.1], out="run", limit=4, probes=0)
+    >>> run.summary["samples"], run.summary["clean_accuracy"]
+    (4, 1.0)
     """
     started = time.perf_counter()
     chosen, radii = name_attacks(attacks), check_radii(eps)

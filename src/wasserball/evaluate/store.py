@@ -42,6 +42,12 @@ class Run:
     """A run folder: ``config.json``, ``shards/*.parquet``, ``images/*.safetensors``, ``summary.json``, ``report.html``.
 
     A unit of work counts as done when its shard is there. The images are written before, so that no shard is without.
+
+    >>> data = wb.zoo.load_data("mnist-sample")
+    >>> _ = wb.evaluate("mnist-standard", data, attacks=["pgd"], eps=[0.3], out="run", limit=4, probes=0)
+    >>> rows = wb.Run.open("run").rows(columns=["index", "label", "success"])
+    >>> rows.num_rows, rows["label"].to_pylist()
+    (4, [7, 2, 1, 0])
     """
 
     def __init__(self, folder: str | os.PathLike[str], setting: Setting, command: str) -> None:

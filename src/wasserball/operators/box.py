@@ -51,6 +51,11 @@ def project_box(
     feasible all the same, in the dtype of ``target``, converged or not: no pixel of ``image`` lies outside
     ``[0, high]``, the plan spends at most the budget, and rows keep their mass. ``gap`` proves how good it is:
     ``½‖Π − Π*‖² ≤ gap``.
+
+    >>> mass, cost = torch.tensor([[[[0.9, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> target = cost.identity(mass) + 10 * cost.gather(torch.tensor([[[[1.0, 0.0, 0.0]]]]))
+    >>> wb.operators.project_box(target, mass, 0.2, cost).image
+    tensor([[[[1.0000, 0.4000, 0.5000]]]])
     """
     WassersteinBall(mass, 0.0, cost, bounds)
     high = as_pixel(check_bounds(bounds), mass.dtype)

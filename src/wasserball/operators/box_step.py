@@ -38,8 +38,13 @@ def box_step(
     Instead of solving for the duals, ``rounds`` diagonal Newton updates follow them from one step to the next, which
     is what an attack needs and costs ``rounds + 1`` evaluations. Rows keep their mass; the budget and the box are met
     about as well as the duals are warm (``converged``: to 1e-3), and ``gap`` is unknown, infinite.
-    :func:`make_feasible` turns such a plan into one that may be returned. ``out=plan`` updates in place;
+    ``rounding.make_feasible`` turns such a plan into one that may be returned. ``out=plan`` updates in place;
     ``validate=False`` trusts the values of all arguments and does not wait for a GPU.
+
+    >>> mass, cost = torch.tensor([[[[0.9, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> gradient = torch.tensor([[[[1.0, 0.0, 0.0]]]])
+    >>> wb.operators.box_step(cost.identity(mass), gradient, 0.3, mass, 0.2, cost).image  # the price is not yet settled
+    tensor([[[[1.0012, 0.3988, 0.5000]]]])
     """
     ranges = Ranges(validate)
     if validate:

@@ -31,7 +31,7 @@ def dykstra(
     The projection onto C_h moves along C alone, so its increment is ``I_h = −λC`` with one number λ ≥ 0 a sample, and
     the increment of C_s cancels: each round of the paper's algorithm comes down to
 
-        ``Π_s = P_s(target − λC)``, ``λ⁺ = max(0, λ + (<C, Π_s> − budget) / ‖C‖²)``, ``Π_h = Π_s + (λ − λ⁺) C``.
+        Π_s = P_s(target − λC),  λ⁺ = max(0, λ + (<C, Π_s> − budget) / ‖C‖²),  Π_h = Π_s + (λ − λ⁺) C.
 
     That is gradient ascent on the dual of Prop. 1 with the step ``1/‖C‖²``, which is why it is slow. Rows without mass
     are 0 in every feasible plan and are left out of C_h: the answer is the same and ``‖C‖²`` smaller, the steps longer.
@@ -39,6 +39,11 @@ def dykstra(
     Returns Π_s. A sample is done when ``‖Π_h − Π_s‖·‖C‖ ≤ tol·budget``: its Π_s spends the budget up to that, or less
     than the budget where λ = 0. It may overspend by as much; the gap ``λ (budget − <C, Π_s>)`` is negative then.
     ``callback(iteration, Π_s, Π_h)`` sees every iterate, in float64; samples that are done stay as they are.
+
+    >>> mass, cost = torch.tensor([[[[0.0, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> target = cost.identity(mass) + cost.gather(torch.tensor([[[[1.0, 0.0, 0.0]]]]))
+    >>> wb.operators.dykstra(target, mass, 0.1, cost).image
+    tensor([[[[0.1000, 0.4000, 0.5000]]]])
     """
     WassersteinBall(mass, 0.0, cost)
     check_like("target", target, cost.plan_shape(mass), mass)

@@ -50,6 +50,12 @@ def linear_minimizer(
     γ > 0 is the paper's smooth dual (Prop. 6–8), solved for λ to ``tol`` of the budget by Newton's method.
 
     Without ``return_plan`` memory is linear in the number of pixels.
+
+    >>> mass, cost = torch.tensor([[[[0.0, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> gradient = torch.tensor([[[[-1.0, 0.0, 0.0]]]])
+    >>> solution = wb.operators.linear_minimizer(gradient, mass, 0.1, cost)
+    >>> solution.image, bool(solution.gap < 1e-12)
+    (tensor([[[[0.1000, 0.4000, 0.5000]]]]), True)
     """
     ranges = Ranges()
     check_mass(mass, cost, None, ranges)

@@ -36,6 +36,11 @@ def project(
     search. ``out`` is where to put the plan, the target itself if you like. The fast backends compute in the dtype of
     ``target`` with sums in float64, the reference all in float64. ``validate=False`` trusts the values of all arguments
     and does not wait for a GPU.
+
+    >>> mass, cost = torch.tensor([[[[0.0, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> solution = wb.operators.project(torch.rand(cost.plan_shape(mass)), mass, 0.1, cost)
+    >>> solution.spent, solution.converged
+    (tensor([0.1000], dtype=torch.float64), tensor([True]))
     """
     ranges = Ranges(validate)
     if validate:
@@ -68,6 +73,11 @@ def project_step(
 
     ``gradient`` is shaped like the mass: the objective sees the plan through its column sums alone, so all entries that
     arrive at a pixel share its gradient. ``step`` is a number or one for each sample. ``out=plan`` updates in place.
+
+    >>> mass, cost = torch.tensor([[[[0.0, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> gradient = torch.tensor([[[[1.0, 0.0, 0.0]]]])
+    >>> wb.operators.project_step(cost.identity(mass), gradient, 1.0, mass, 0.1, cost).image
+    tensor([[[[0.1000, 0.4000, 0.5000]]]])
     """
     ranges = Ranges(validate)
     if validate:

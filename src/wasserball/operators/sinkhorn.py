@@ -32,7 +32,7 @@ def sinkhorn(
     ``target`` is shaped like the mass. As in the paper, γ is meant for a sample whose masses sum to 1: all is divided
     by ``T = Σ mass``, and what is returned is in the caller's units: the plan times T, ψ times T, the gap times T².
 
-    Block coordinate ascent on the dual, in log space (:func:`_ascend`). A sample is done when its dual objective (over
+    Block coordinate ascent on the dual, in log space. A sample is done when its dual objective (over
     γ, as the authors scale it) moved by at most ``tol + tol·|objective|``; the point where that was seen is returned.
     The authors' 1e-4 was applied to an objective with two arguments swapped, which takes several times the iterations
     to settle. On the real one 1e-4 stops well short, and 1e-6 is about as accurate as their code was.
@@ -41,6 +41,12 @@ def sinkhorn(
     ``z = target − β``, which has no plan before the limit; where the budget is still overspent, a share of every move
     stays at home. So the answer lies in the ball also where ``converged`` is false; where numbers overflowed it is
     ``mass``, with an infinite gap. The gap is the entropic objective of the answer minus the dual one.
+
+    >>> mass, cost = torch.tensor([[[[0.0, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> target = torch.tensor([[[[1.0, 0.0, 0.0]]]])
+    >>> solution = wb.operators.sinkhorn(target, mass, 0.1, cost, gamma=0.1)
+    >>> solution.converged, bool(solution.spent <= 0.1)
+    (tensor([True]), True)
     """
     WassersteinBall(mass, 0.0, cost)
     check_like("target", target, mass.shape, mass)

@@ -14,7 +14,14 @@ is several times faster than a thousand images at once; on a GPU as many as keep
 
 @dataclass(frozen=True)
 class Solution:
-    """A point of the ball and the state of the solver that found it; every state tensor is ``(B,)``."""
+    """A point of the ball and the state of the solver that found it; every state tensor is ``(B,)``.
+
+    >>> mass, cost = torch.tensor([[[[0.0, 0.5, 0.5]]]]), wb.LocalCost(3)
+    >>> first = wb.operators.project(torch.rand(cost.plan_shape(mass)), mass, 0.1, cost)
+    >>> again = wb.operators.project(first.plan + 0.01, mass, 0.1, cost, lam=first.lam)
+    >>> bool(again.converged)
+    True
+    """
 
     plan: Tensor | None
     """The transport plan in the layout of its cost, where one was asked for."""

@@ -34,6 +34,13 @@ def minimize(
 
     ``"pgd"`` is accelerated and precise; ``"frank-wolfe"`` takes cheap first steps, needs no plan
     (``return_plan=False`` keeps its memory linear in the number of pixels) and is slow to the last digits.
+
+    >>> points = torch.arange(5.0)
+    >>> cost = wb.DenseCost((points[:, None] - points).abs())
+    >>> mass, wanted = torch.tensor([[1.0, 0, 0, 0, 1]]), torch.tensor([[0, 0, 2.0, 0, 0]])
+    >>> found = wb.minimize(lambda z: (z - wanted).square().sum(1), mass, eps=1.0, cost=cost)
+    >>> found.image
+    tensor([[0.5000, 0.0000, 1.0000, 0.0000, 0.5000]])
     """
     if not callable(objective):
         raise ValueError(f"objective must be callable, got {objective!r}")

@@ -20,6 +20,7 @@ class Minimum:
     """Where a solver stopped, for each sample, and the proof of how good that is."""
 
     image: Tensor
+    """Where the objective is smallest, like the mass."""
     plan: Tensor | None
     """The transport plan from the mass to the image, where one was asked for."""
     value: Tensor
@@ -29,7 +30,9 @@ class Minimum:
     spent: Tensor
     """``<C, Π>``, ``(B,)`` in float64."""
     iterations: Tensor
+    """Steps that were taken, ``(B,)``."""
     converged: Tensor
+    """Whether the gap fell to the tolerance, ``(B,)``."""
 
 
 def value_and_gradient(objective: Objective, image: Tensor) -> tuple[Tensor, Tensor]:

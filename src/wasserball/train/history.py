@@ -33,15 +33,27 @@ class Epoch:
     radius: float
     """The largest with which the epoch ended."""
     rate: float
+    """The learning rate with which it ended."""
     seconds: float
+    """Of wall time."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training."""
+    """A finished training.
+
+    >>> data = wb.zoo.load_data("mnist-sample")
+    >>> model, attack = wb.zoo.mnist_network(), wb.PGD(eps=0.1, steps=2)
+    >>> training = wb.train(model, data, out="run", attack=attack, epochs=1, held_out=20, limit=60)
+    >>> robust = wb.zoo.load_model("mnist", weights=training.weights)
+    >>> 0 <= training.best.robust_accuracy <= training.best.clean_accuracy <= 1
+    True
+    """
 
     folder: Path
+    """Where all of it is."""
     history: tuple[Epoch, ...]
+    """What each epoch came to."""
     stopped: str | None = None
     """Why it ended before its last epoch, where it did."""
 

@@ -61,6 +61,12 @@ def train(
 
     ``readers`` are processes that read images which are not in memory. ``name`` and ``command`` are for
     ``config.json``.
+
+    >>> data = wb.zoo.load_data("mnist-sample")
+    >>> model, attack = wb.zoo.mnist_network(), wb.PGD(eps=0.1, steps=2)
+    >>> training = wb.train(model, data, out="run", attack=attack, epochs=1, held_out=20, limit=60)
+    >>> len(training.history), training.weights.name
+    (1, 'best.safetensors')
     """
     chosen = choose_recipe(recipe, changes)
     parameters = _parameters(model)
@@ -121,7 +127,14 @@ def train(
 
 def finetune(model: nn.Module, data: Any, *, out: str | os.PathLike[str], **options: Any) -> Training:
     """Make a model that was trained on clean images robust, in a few epochs: :func:`train` with the recipe
-    ``"finetune"``, a low rate and a radius that grows from 0, and with whatever ``options`` it takes."""
+    ``"finetune"``, a low rate and a radius that grows from 0, and with whatever ``options`` it takes.
+
+    >>> data = wb.zoo.load_data("mnist-sample")
+    >>> model, attack = wb.zoo.load_model("mnist-standard"), wb.PGD(eps=0.1, steps=2)
+    >>> training = wb.finetune(model, data, out="run", attack=attack, epochs=1, held_out=20, limit=60)
+    >>> training.best.epoch
+    1
+    """
     return train(model, data, out=out, **dict(recipe="finetune") | options)
 
 

@@ -19,7 +19,13 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What a training does with whatever model and images it is given."""
+    """What a training does with whatever model and images it is given.
+
+    >>> from dataclasses import replace
+    >>> recipe = replace(wb.RECIPES["mnist"], attack=wb.PGD(eps=0.2, steps=5), epochs=20)
+    >>> recipe.eps, recipe.epochs, recipe.network
+    (0.2, 20, 'mnist')
+    """
 
     network: str = "mnist"
     """The network of the zoo that this is for, where no model is named."""
@@ -30,6 +36,7 @@ class Recipe:
     each attack, until the model no longer holds (Wong et al. 2019); or its own, which from ``low`` on grows whenever
     the model held the last time, and shrinks when it did not (Balaji et al. 2019)."""
     low: float = 0.0
+    """The smallest radius, where radii differ."""
     stages: int = 10
     """Of a radius that is grown; each takes its share of the attack's steps, from the clean image."""
     warm_up: float = 1.0
@@ -52,6 +59,7 @@ class Recipe:
     """What is done to training images before they are attacked: nothing; a random crop and flip, for photographs; or
     a turn and an elastic deformation, for digits, all of it or a third."""
     epochs: int = 10
+    """How often each image is seen."""
     batch_size: int = 128
     """Images a step, of all processes together."""
     optimizer: OptimizerName = "adam"
@@ -85,6 +93,7 @@ class Recipe:
     patience: int = 0
     """Stop after so many epochs without a new best one; 0: never."""
     seed: int = 0
+    """Of the order of the images and of all that is drawn for them; the attack has its own."""
 
     def __post_init__(self) -> None:
         check_attack(self.attack)

@@ -19,7 +19,13 @@ LOCAL = LocalCost()
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """What :func:`verify` found out about each of ``B`` samples."""
+    """What :func:`verify` found out about each of ``B`` samples.
+
+    >>> images = torch.tensor([[[[0.0, 0.5, 0.0]]]])
+    >>> certificate = wb.verify(images, torch.tensor([[[[0.0, 0.25, 0.5]]]]), eps=0.5)
+    >>> certificate.valid, certificate.mass_error
+    (tensor([False]), tensor([0.5000], dtype=torch.float64))
+    """
 
     valid: Tensor
     """``(B,)`` bool: all constraints hold."""
@@ -74,6 +80,11 @@ def verify(
     ``images``; the work is done on the CPU.
 
     An image or a plan that fails is no error, whatever it holds; an argument that makes no sense is a ``ValueError``.
+
+    >>> images = torch.tensor([[[[0.0, 0.5, 0.0]]]])
+    >>> moved = torch.tensor([[[[0.0, 0.25, 0.25]]]])
+    >>> wb.verify(images, moved, eps=0.5).valid, wb.verify(images, moved, eps=0.4).valid
+    (tensor([True]), tensor([False]))
     """
     if not isinstance(cost, LocalCost | DenseCost):
         raise ValueError(f"cost must be a LocalCost or a DenseCost, got {cost!r}")

@@ -19,7 +19,12 @@ def bundled_model(name: str) -> nn.Module:
 
 
 def load_sample() -> tuple[Tensor, Tensor]:
-    """The first 200 test digits of MNIST: images float32 ``(200, 1, 28, 28)`` in [0, 1], labels int64 ``(200,)``."""
+    """The first 200 test digits of MNIST: images float32 ``(200, 1, 28, 28)`` in [0, 1], labels int64 ``(200,)``.
+
+    >>> images, labels = wb.zoo.load_sample()
+    >>> images.shape, labels[:5]
+    (torch.Size([200, 1, 28, 28]), tensor([7, 2, 1, 0, 4]))
+    """
     images, labels = read_sample()
     return images.float() / 255, labels.long()
 

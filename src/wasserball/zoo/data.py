@@ -23,6 +23,11 @@ class Data(Dataset[tuple[Tensor, int]], ABC):
 
     A label of −1 means that it is not known. Values are looked at when they are read: an image that is not in [0, 1],
     or one of another shape than the rest, is a ``ValueError`` that names it.
+
+    >>> data = wb.zoo.load_data("mnist-sample")
+    >>> image, label = data[0]
+    >>> data.name, len(data), image.shape, label
+    ('mnist-sample', 200, torch.Size([1, 28, 28]), 7)
     """
 
     name: str
@@ -106,7 +111,7 @@ class Arrays(Data):
 
     def tensors(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         """The samples of these numbers, in copies: images uint8 where they are stored so, else float32 and looked at as
-        in :meth:`batch`, and labels."""
+        in :meth:`Data.batch`, and labels."""
         if self._images.dtype in (torch.uint8, np.uint8):
             chosen = self._images[numbers] if isinstance(self._images, Tensor) else self._images[numbers.numpy()]
             images = torch.from_numpy(chosen.copy(order="C")) if isinstance(chosen, np.ndarray) else chosen.cpu()

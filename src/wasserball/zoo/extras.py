@@ -37,7 +37,7 @@ def torchvision_data(name: str, root: str | None, split: str, size: int | None) 
 
 
 def huggingface_data(name: str, config: str | None, split: str, size: int | None) -> Data:
-    """A data set of the Hugging Face hub, or a local folder that :mod:`datasets` understands."""
+    """A data set of the Hugging Face hub, or a local folder that ``datasets`` understands."""
     load = _package("datasets", "huggingface").load_dataset
     dataset, split = _first_split(f"huggingface:{name}", split, lambda chosen: load(name, config, split=chosen))
     return huggingface_items(f"{Path(name).name} {split}", dataset, size)

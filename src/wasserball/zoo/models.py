@@ -52,6 +52,10 @@ def load_model(
 
     ``normalize`` puts a :class:`Normalize` in front: ``"imagenet"``, ``"cifar10"``, ``"mnist"`` or a pair (mean, std).
     Without it, the model takes pixels in [0, 1] as they are; the ResNets of the zoo normalise by themselves.
+
+    >>> model = wb.zoo.load_model("mnist-standard")
+    >>> model(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
     """
     name, layer = str(source), _normalization(normalize)
     model, own = _build(name, pretrained=weights is None)

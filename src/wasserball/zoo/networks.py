@@ -118,7 +118,12 @@ def resnet50(convention: Literal["torchvision", "keras"] = "torchvision") -> nn.
 
 
 class Normalize(nn.Module):
-    """``(x − mean) / std`` for each channel, no part of the weights."""
+    """``(x − mean) / std`` for each channel, no part of the weights.
+
+    >>> layer = wb.zoo.Normalize([0.5], [0.25])
+    >>> layer(torch.tensor([[[[0.5, 1.0]]]]))
+    tensor([[[[0., 2.]]]])
+    """
 
     mean: Tensor
     std: Tensor

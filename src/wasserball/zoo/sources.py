@@ -46,6 +46,11 @@ def load_data(source: Any, *, split: str = "test", size: int | None = None) -> D
     Arrays of numpy's may have one or three channels, first or last. ``size`` resizes and crops pictures as is done for
     ImageNet: shorter side to ``size · 256/224``, then the square in the middle. Without it they stay as they are.
     Nothing is unpickled, but for what torchvision does by itself.
+
+    >>> data = wb.zoo.load_data((torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1, 2])))
+    >>> images, labels = data.batch(0, 2)
+    >>> len(data), images.shape, labels
+    (3, torch.Size([2, 1, 8, 8]), tensor([0, 1]))
     """
     if size is not None:
         check_count("size", size)

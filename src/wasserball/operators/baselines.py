@@ -27,7 +27,7 @@ BOX_TOLERANCE = 1e-3
 def bisection_projection(
     target: Tensor, mass: Tensor, budget: float | Tensor, cost: Cost, *, iterations: int = 15
 ) -> Solution:
-    """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 6), by Alg. 1.
+    """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 4), by Alg. 1.
 
     Bisection on λ from the bound of Prop. 2 downwards; the plan is the one at the upper end of the bracket, which never
     overspends (App. B). The gap is λ times the unspent budget.
@@ -103,7 +103,7 @@ def entropic_bisection_oracle(
     gamma: float = 1e-3,
     iterations: int = 15,
 ) -> Solution:
-    """``argmin_Π <Π, H> + γΣΠ log Π  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 14), by bisection.
+    """``argmin_Π <Π, H> + γΣΠ log Π  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 16), by bisection.
 
     ``gradient`` is shaped like the mass, and ``H`` is the gradient at the destination of each entry. The row of a plan
     is a softmin of ``H + λC`` (Prop. 7), and Prop. 8 bounds λ.

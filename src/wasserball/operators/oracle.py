@@ -40,7 +40,7 @@ def linear_minimizer(
     return_plan: bool = False,
     backend: Backend | None = None,
 ) -> Solution:
-    """``argmin_Π <Π, H> + γ Σ Π log Π  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 9; eq. 14 for γ > 0).
+    """``argmin_Π <Π, H> + γ Σ Π log Π  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 12; eq. 16 for γ > 0).
 
     ``gradient`` is shaped like the mass, and ``H`` is the gradient at the destination of each entry.
 

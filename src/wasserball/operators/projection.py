@@ -26,7 +26,7 @@ def project(
     out: Tensor | None = None,
     validate: bool = True,
 ) -> Solution:
-    """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 6).
+    """``argmin_Π ½‖Π − target‖²  s.t.  Π ≥ 0, Π1 = mass, <C, Π> ≤ budget`` (paper eq. 4).
 
     By Prop. 1 and 3 the answer is ``Π(λ)``, the row-wise simplex projection of ``target − λC``, at the λ ≥ 0 that
     spends the budget, or at λ = 0 where that spends less. The spending ``<C, Π(λ)>`` is piecewise linear with slope

@@ -24,11 +24,20 @@ def test_the_table_is_what_was_measured() -> None:
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert measured["complete"]
     assert not measured["quick"]
-    for row in measured["art"]:
-        name = f"`{row['attack']}`" if row["package"] == "wasserball" else row["attack"]
-        shares = [f"{100 * row[name]:.0f}%" for name in ("accuracy", "valid", "valid_accuracy")]
-        times = [f"{row['seconds_an_image']:.2g}", f"{row['ratio']:,.0f}×" if row["ratio"] >= 10 else f"{row['ratio']:.1f}×"]
-        line = f"| {row['package']} | {name} | {row['eps']:g} | {' | '.join([*shares, *times])} |"
+    rows = measured["art"]
+    for row in rows:
+        name = f"wasserball `{row['attack']}`" if row["package"] == "wasserball" else f"ART {row['attack']}"
+        cells = [f"{100 * row[share]:.0f}%" for share in ("accuracy", "valid", "valid_accuracy")]
+        ratio = f"{row['ratio']:,.0f}×" if row["ratio"] >= 10 else f"{row['ratio']:.1f}×"
+        cells += [f"{row['seconds_an_image']:.2g}", ratio]
+        shown = ["overflow", *"––––"] if row["failure"] else cells
+        line = f"| {name} | {row['eps']:g} | {' | '.join(shown)} |"
         assert line in PAGE, line
-    assert {f"{row['images']} digits" for row in measured["art"]} == {"20 digits"}
-    assert {row["steps"] for row in measured["art"]} == {50}
+    assert {(row["images"], row["steps"]) for row in rows} == {(20, 50)}
+    assert measured["machine"]["hardware"].startswith("AMD EPYC (2 cores)")
+    theirs = [row for row in rows if row["package"] != "wasserball" and not row["failure"]]
+    assert all(f"{row['package']} has" in PAGE for row in theirs)
+    equal = sorted(round(row["ratio"]) for row in theirs if row["eps"] == 0.1)
+    assert f"**{equal[0]:,} to {equal[-1]:,} times**" in PAGE
+    lenient = {(row["eps"], round(20 * (1 - row["lenient_accuracy"]))) for row in theirs}
+    assert lenient == {(0.1, 0), (0.3, 0), (0.3, 2)}

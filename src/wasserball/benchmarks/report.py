@@ -192,8 +192,8 @@ class Record:
     def _art(self) -> str:
         if not self.art:
             return ""
-        headings = ["package", "attack", "eps", "accuracy", "valid", "accuracy, valid only", "largest distance"]
-        headings += ["s an image", "beside PGD"]
+        headings = ["package", "attack", "eps", "accuracy", "valid", "accuracy, valid only", "valid to 1%"]
+        headings += ["accuracy, those only", "largest distance", "s an image", "beside PGD"]
         rows = [
             [
                 row.package,
@@ -202,6 +202,8 @@ class Record:
                 f"{row.accuracy:.1%}",
                 f"{row.valid:.1%}",
                 f"{row.valid_accuracy:.1%}",
+                f"{row.lenient:.1%}",
+                f"{row.lenient_accuracy:.1%}",
                 "none" if row.largest_distance is None else f"{row.largest_distance:.3f}",
                 short(row.seconds_an_image),
                 f"{short(row.ratio)}×",
@@ -211,7 +213,8 @@ class Record:
         legend = (
             f"{self.art[0].images} bundled digits, the bundled model, at most {self.art[0].steps} steps each. Valid: "
             "in ball and box with its mass kept, by our verifier, from the images alone. Accuracy, valid only: where "
-            "nothing else counts as fooling the model. Times: medians of ours, which are short, one run of ART's each."
+            "nothing else counts as fooling the model. To 1%: of mass and budget. Times: medians of ours, which are "
+            "short, one run of ART's each."
         )
         return f"## Beside ART's Wasserstein attack\n\n{table(headings, rows, left=2)}\n\n{legend}"
 

@@ -14,7 +14,8 @@ setup: .venv/.installed  ## Create .venv with the package and its development to
 # The constraints are given in the environment so that they reach the isolated build as well; pip 25.3 and later read
 # them there under the second name. The paths are relative because pip splits these variables at spaces.
 # torchattacks and robustbench ask for torchvision, whose wheels want a torch with CUDA, and can do without: they come
-# without what they ask for, to test against.
+# without what they ask for, to test against. robustbench is put aside, since it also brings a package called tests, and
+# torchattacks an old robustbench.
 .venv/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 		|| { echo "wasserball needs Python 3.11 or newer as '$(PYTHON)' (another one: make PYTHON=python3.12 ...)" >&2; exit 1; }
@@ -23,7 +24,8 @@ setup: .venv/.installed  ## Create .venv with the package and its development to
 	@echo "Setting up .venv (minutes the first time) ..."
 	@export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
 		&& $(BIN)/python -m pip install -qq -e '.[dev]' \
-		&& $(BIN)/python -m pip install -qq --no-deps torchattacks robustbench
+		&& $(BIN)/python -m pip install -qq --no-deps torchattacks \
+		&& $(BIN)/python -m pip install -qq --no-deps --upgrade --target .venv/share/robustbench robustbench
 	@touch $@
 
 demo: setup  ## Attack the bundled model, draw out/demo.png

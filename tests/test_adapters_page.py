@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "adapters.md").read_text(encoding="utf-8")
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 RESULTS = ROOT / "docs" / "results" / "bench-art-cpu.json"
 
 
@@ -39,5 +40,9 @@ def test_the_table_is_what_was_measured() -> None:
     assert all(f"{row['package']} has" in PAGE for row in theirs)
     equal = sorted(round(row["ratio"]) for row in theirs if row["eps"] == 0.1)
     assert f"**{equal[0]:,} to {equal[-1]:,} times**" in PAGE
+    fooled = 1 - rows[0]["accuracy"]
+    assert f"`PGD` fools the bundled model on {fooled:.0%} of them" in README
+    assert f"is {equal[0]:,} to {equal[-1]:,} times faster" in README
+    assert all(row["valid_accuracy"] == 1 for row in theirs)
     lenient = {(row["eps"], round(20 * (1 - row["lenient_accuracy"]))) for row in theirs}
     assert lenient == {(0.1, 0), (0.3, 0), (0.3, 2)}

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from email import message_from_bytes
 from pathlib import Path, PurePosixPath
 
+from release_notes import package_version
+
 ROOT = Path(__file__).parents[1]
 LIMIT = 5_000_000
 """Bytes, of a wheel or an sdist as it is downloaded, and of a wheel unpacked."""
@@ -99,7 +101,7 @@ def sdist_problems(sdist: Path, version: str, sources: set[str]) -> Iterator[str
 def problems(dist: Path, root: Path = ROOT) -> Iterator[str]:
     """All that is wrong with the wheel and the sdist in ``dist``, which were made from ``root``."""
     source = (root / "src/wasserball/__init__.py").read_text(encoding="utf-8")
-    [version] = re.findall(r'^__version__ = "([^"]+)"', source, re.M)
+    version = package_version(source)
     wheel, sdist = dist / f"wasserball-{version}-py3-none-any.whl", dist / f"wasserball-{version}.tar.gz"
     found = sorted(file.name for file in dist.iterdir())
     if found != sorted([wheel.name, sdist.name]):

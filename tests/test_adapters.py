@@ -1,5 +1,7 @@
 """One contract for all adapters, against the real packages: the native images, valid, and a model left alone."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -126,3 +128,11 @@ def test_the_callers_images_and_labels_are_not_touched(host: str) -> None:
     HOSTS[host]("PGD", model, eps=EPS, steps=3)(images, labels)
     assert torch.equal(images, before[0])
     assert torch.equal(labels, before[1])
+
+
+@pytest.mark.parametrize("package", ["foolbox", "art", "torchattacks"])
+def test_a_missing_package_is_named_with_what_to_install(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import wasserball.adapters.{package}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 1
+    assert f"pip install wasserball[{package}]" in run.stderr.splitlines()[-1]

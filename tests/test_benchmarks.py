@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from torch import nn
 from tests.test_package import OPTIONAL
 from wasserball import benchmarks, zoo
 from wasserball.benchmarks import steps
+from wasserball.benchmarks.art import ArtRow
 from wasserball.benchmarks.meter import Meter, PeakMemory
 from wasserball.benchmarks.operators import OperatorRow
 from wasserball.benchmarks.problem import make_problem
@@ -73,6 +75,14 @@ def test_arts_attack_is_measured_where_it_is_asked_for(record: Record, tmp_path:
     assert all(row.valid <= row.lenient for row in asked.art)
     assert "Beside ART's Wasserstein attack" in (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert not (tmp_path / "bench.png").exists()  # nothing that could be drawn
+
+
+def test_an_attack_that_gave_up_has_no_figures_in_the_table(record: Record) -> None:
+    shares = dict(accuracy=1, valid=1, valid_accuracy=1, lenient=1, lenient_accuracy=1, largest_distance=0.0)
+    row = ArtRow("ART", "A", 0.1, 2, 2, **shares, seconds_an_image=1.0, ratio=9.0, failure="Overflow.")
+    text = Record(record.machine, art=[row]).markdown()
+    [line] = [line for line in text.splitlines() if "Overflow." in line]
+    assert not re.search(r"\d%|×", line)
 
 
 def test_without_art_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 The archives themselves are built, checked and tried by ``make dist``.
 """
 
-import importlib.util
 import io
 import os
 import random
@@ -14,12 +13,13 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
+import check_archives
+import release_notes
 import wasserball
 
 ROOT = Path(__file__).parents[1]
@@ -40,18 +40,6 @@ HEAVY = [
     *("ot", "pandas", "pyarrow", "rich", "robustbench", "scipy", "sklearn", "sympy", "timm", "torchattacks"),
     *("torchvision", "typer"),
 ]
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / ".ci" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ARCHIVES, NOTES = script("check_archives"), script("release_notes")
 
 
 def test_the_import_brings_in_nothing_heavy() -> None:
@@ -105,8 +93,8 @@ def test_the_notes_are_the_section_of_the_version_an_entry_a_line() -> None:
     expected = (
         "### Added\n\n- One entry on two lines,\n  - with one below it that goes on.\n\n### Fixed\n\n- Another.\n"
     )
-    assert NOTES.release_notes("v1.2.0", "1.2.0", CHANGELOG) == expected
-    assert NOTES.release_notes("v1.1.0", "1.1.0", CHANGELOG) == "- Old.\n"
+    assert release_notes.release_notes("v1.2.0", "1.2.0", CHANGELOG) == expected
+    assert release_notes.release_notes("v1.1.0", "1.1.0", CHANGELOG) == "- Old.\n"
 
 
 @pytest.mark.parametrize(
@@ -122,22 +110,24 @@ def test_the_notes_are_the_section_of_the_version_an_entry_a_line() -> None:
 )
 def test_what_is_no_release_is_refused(tag: str, version: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        NOTES.release_notes(tag, version, CHANGELOG)
+        release_notes.release_notes(tag, version, CHANGELOG)
 
 
 def test_a_section_that_is_there_twice_or_has_no_date_is_refused() -> None:
     with pytest.raises(ValueError, match="it has 2"):
-        NOTES.release_notes("v1.1.0", "1.1.0", CHANGELOG + CHANGELOG)
+        release_notes.release_notes("v1.1.0", "1.1.0", CHANGELOG + CHANGELOG)
     with pytest.raises(ValueError, match="it has 0"):
-        NOTES.release_notes("v1.1.0", "1.1.0", CHANGELOG.replace("[1.1.0] - 2026-04-01", "[1.1.0]"))
+        release_notes.release_notes("v1.1.0", "1.1.0", CHANGELOG.replace("[1.1.0] - 2026-04-01", "[1.1.0]"))
 
 
 def test_our_own_changelog_and_version_can_be_read() -> None:
-    assert NOTES.package_version(Path(wasserball.__file__).read_text(encoding="utf-8")) == wasserball.__version__
+    assert (
+        release_notes.package_version(Path(wasserball.__file__).read_text(encoding="utf-8")) == wasserball.__version__
+    )
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert changelog.count("\n## [Unreleased]\n") == 1
     released = changelog.replace("## [Unreleased]", "## [7.0.0] - 2030-01-01")
-    lines = NOTES.release_notes("v7.0.0", "7.0.0", released).splitlines()
+    lines = release_notes.release_notes("v7.0.0", "7.0.0", released).splitlines()
     assert lines[0].startswith("### ")
     assert all(re.match(r"### | *- |$", line) for line in lines)
 
@@ -164,7 +154,7 @@ PACKAGE = {
 
 
 def metadata() -> bytes:
-    fields = {**ARCHIVES.FIELDS, "Version": "1.2.0"}
+    fields = {**check_archives.FIELDS, "Version": "1.2.0"}
     header = "".join(f"{field}: {value}\n" for field, value in fields.items())
     return f"{header}\n# wasserball\n\n[The paper](https://example.org/paper) and [below](#below).\n".encode()
 
@@ -183,7 +173,7 @@ def root(tmp_path: Path) -> Path:
 def archives() -> tuple[Files, Files]:
     """A wheel and an sdist with which nothing is wrong."""
     wheel = {**PACKAGE, f"{INFORMATION}METADATA": metadata(), f"{INFORMATION}licenses/LICENSE": b"MIT"}
-    sdist = {FOLDER + name: b"" for name in (*ARCHIVES.IN_SDIST, "tests/test_it.py", ".gitignore", ".ci/dist")}
+    sdist = {FOLDER + name: b"" for name in (*check_archives.IN_SDIST, "tests/test_it.py", ".gitignore", ".ci/dist")}
     sdist |= {f"{FOLDER}src/{name}": content for name, content in PACKAGE.items()}
     return wheel, sdist | {f"{FOLDER}PKG-INFO": metadata()}
 
@@ -202,7 +192,7 @@ def write(dist: Path, wheel: Files, sdist: Files) -> Path:
 
 
 def test_archives_that_are_whole_pass(root: Path, tmp_path: Path) -> None:
-    assert list(ARCHIVES.problems(write(tmp_path / "dist", *archives()), root)) == []
+    assert list(check_archives.problems(write(tmp_path / "dist", *archives()), root)) == []
 
 
 def put(name: str, content: bytes = b"") -> Callable[[Files], None]:
@@ -261,14 +251,14 @@ def test_what_is_wrong_with_an_archive_is_said(
 ) -> None:
     made = archives()
     damage(made[which])
-    found = list(ARCHIVES.problems(write(tmp_path / "dist", *made), root))
+    found = list(check_archives.problems(write(tmp_path / "dist", *made), root))
     assert any(complaint in problem for problem in found), found
 
 
 def test_other_files_than_the_two_are_refused(root: Path, tmp_path: Path) -> None:
     dist = write(tmp_path / "dist", *archives())
     (dist / "wasserball-1.1.0.tar.gz").touch()
-    [problem] = ARCHIVES.problems(dist, root)
+    [problem] = check_archives.problems(dist, root)
     assert "holds wasserball-1.1.0.tar.gz, wasserball-1.2.0-py3-none-any.whl" in problem
 
 

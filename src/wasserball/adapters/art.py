@@ -6,15 +6,19 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from art.attacks.attack import EvasionAttack
-from art.estimators.classification.classifier import ClassifierMixin
-from art.estimators.pytorch import PyTorchEstimator
 from torch import Tensor
 
 from wasserball import attacks
 from wasserball.adapters.native import make_attack
 from wasserball.attacks import AttackResult
 from wasserball.attacks.classifier import frozen
+
+try:
+    from art.attacks.attack import EvasionAttack
+    from art.estimators.classification.classifier import ClassifierMixin
+    from art.estimators.pytorch import PyTorchEstimator
+except ImportError as error:
+    raise ImportError("wasserball.adapters.art needs ART: pip install wasserball[art]") from error
 
 TAKEN = {"bounds": "they are the estimator's clip_values"}
 Array = npt.NDArray[Any]

@@ -4,12 +4,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from eagerpy.astensor import astensor, astensor_, astensors_
-from eagerpy.tensor.tensor import Tensor as EagerTensor
-from foolbox.attacks.base import FixedEpsilonAttack, MinimizationAttack, get_criterion, raise_if_kwargs
-from foolbox.criteria import Misclassification, TargetedMisclassification
-from foolbox.distances import Distance
-from foolbox.models.base import Model
 from torch import Tensor
 
 from wasserball import attacks
@@ -17,6 +11,16 @@ from wasserball.adapters.native import make_attack
 from wasserball.attacks import AttackResult
 from wasserball.threat import Cost, LocalCost, check_cost
 from wasserball.verify import verify
+
+try:
+    from eagerpy.astensor import astensor, astensor_, astensors_
+    from eagerpy.tensor.tensor import Tensor as EagerTensor
+    from foolbox.attacks.base import FixedEpsilonAttack, MinimizationAttack, get_criterion, raise_if_kwargs
+    from foolbox.criteria import Misclassification, TargetedMisclassification
+    from foolbox.distances import Distance
+    from foolbox.models.base import Model
+except ImportError as error:
+    raise ImportError("wasserball.adapters.foolbox needs Foolbox: pip install wasserball[foolbox]") from error
 
 T = TypeVar("T")
 LOCAL = LocalCost()

@@ -5,12 +5,18 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torchattacks.attack import Attack as TorchAttack
 
 from wasserball import attacks
 from wasserball.adapters.native import make_attack
 from wasserball.attacks import AttackResult
 from wasserball.attacks.classifier import frozen
+
+try:
+    from torchattacks.attack import Attack as TorchAttack
+except ImportError as error:
+    raise ImportError(
+        "wasserball.adapters.torchattacks needs torchattacks: pip install wasserball[torchattacks]"
+    ) from error
 
 TAKEN = {
     "bounds": "they are (0, 1), as always in torchattacks",

@@ -59,15 +59,15 @@ def measure_art(meter: Meter, say: Callable[[str], None], *, quick: bool) -> Ite
     model = load_model(MODEL).to(meter.device).eval()
     images, labels = (tensor[:count].to(meter.device) for tensor in load_sample())
     for eps in RADII[:1] if quick else RADII:
-        unit = None
+        unit = 0.0
         for kind in OURS:
             say(f"art: wasserball {kind.__name__}, eps {eps}")
             attack = kind(eps=eps, steps=steps).bind(model)
             [(milliseconds, found)] = meter.race(partial(attack, images, labels))
             seconds = milliseconds / 1e3 / count
             unit = unit or seconds
-            judged = _judge(model, images, labels, found, eps)
-            yield ArtRow("wasserball", kind.__name__, eps, count, steps, **judged, **_time(seconds, unit))
+            judged = _judge(model, images, labels, found, eps, seconds, unit)
+            yield ArtRow("wasserball", kind.__name__, eps, count, steps, **judged)
         for name, options in _settings(count).items():
             say(f"art: ART {_version()} {name}, eps {eps}")
             failure, found = "", images
@@ -77,8 +77,8 @@ def measure_art(meter: Meter, say: Callable[[str], None], *, quick: bool) -> Ite
             except ValueError as error:
                 failure = str(error)
             seconds = (time.perf_counter() - start) / count
-            judged = _judge(model, images, labels, found, eps) | dict(failure=failure)
-            yield ArtRow(f"ART {_version()}", name, eps, count, steps, **judged, **_time(seconds, unit))
+            judged = _judge(model, images, labels, found, eps, seconds, unit)
+            yield ArtRow(f"ART {_version()}", name, eps, count, steps, **judged, failure=failure)
 
 
 def _settings(count: int) -> dict[str, dict[str, Any]]:
@@ -89,10 +89,6 @@ def _settings(count: int) -> dict[str, dict[str, Any]]:
         "`Wasserstein`, one batch, radius held": held,
         '`Wasserstein(norm="inf")`, one batch, radius held': held | dict(norm="inf"),
     }
-
-
-def _time(seconds: float, unit: float | None) -> dict[str, Any]:
-    return dict(seconds_an_image=seconds, ratio=seconds / (unit or seconds))
 
 
 def _art(model: nn.Module, images: Tensor, labels: Tensor, eps: float, steps: int, options: dict[str, Any]) -> Tensor:
@@ -113,7 +109,10 @@ def _art(model: nn.Module, images: Tensor, labels: Tensor, eps: float, steps: in
         return torch.from_numpy(attack.generate(images.cpu().numpy(), labels.cpu().numpy())).to(images.device)
 
 
-def _judge(model: nn.Module, images: Tensor, labels: Tensor, found: Tensor, eps: float) -> dict[str, Any]:
+def _judge(
+    model: nn.Module, images: Tensor, labels: Tensor, found: Tensor, eps: float, seconds: float, unit: float
+) -> dict[str, Any]:
+    """What a row says of the images that came back after so many seconds for each, ``unit`` of which PGD takes."""
     with torch.no_grad():
         fooled = model(found).argmax(1) != labels
     found = found.nan_to_num(-1.0)
@@ -127,6 +126,8 @@ def _judge(model: nn.Module, images: Tensor, labels: Tensor, found: Tensor, eps:
         lenient=lenient.valid.double().mean().item(),
         lenient_accuracy=1 - (fooled & lenient.valid).double().mean().item(),
         largest_distance=finite.max().item() if len(finite) else None,
+        seconds_an_image=seconds,
+        ratio=seconds / unit,
     )
 
 

@@ -194,22 +194,7 @@ class Record:
             return ""
         headings = ["package", "attack", "eps", "accuracy", "valid", "accuracy, valid only", "valid to 1%"]
         headings += ["accuracy, those only", "largest distance", "s an image", "beside PGD"]
-        rows = [
-            [
-                row.package,
-                row.attack + (f" (failed: {row.failure})" if row.failure else ""),
-                f"{row.eps:g}",
-                f"{row.accuracy:.1%}",
-                f"{row.valid:.1%}",
-                f"{row.valid_accuracy:.1%}",
-                f"{row.lenient:.1%}",
-                f"{row.lenient_accuracy:.1%}",
-                "none" if row.largest_distance is None else f"{row.largest_distance:.3f}",
-                short(row.seconds_an_image),
-                f"{short(row.ratio)}×",
-            ]
-            for row in self.art
-        ]
+        rows = [[row.package, row.attack, f"{row.eps:g}", *_outcome(row)] for row in self.art]
         legend = (
             f"{self.art[0].images} bundled digits, the bundled model, at most {self.art[0].steps} steps each. Valid: "
             "in ball and box with its mass kept, by our verifier, from the images alone. Accuracy, valid only: where "
@@ -231,6 +216,18 @@ class Record:
 
         draw(self).savefig(paths[2])
         return paths
+
+
+def _outcome(row: ArtRow) -> list[str]:
+    """What an attack came to; of one that gave up only why: its figures would be those of the clean images."""
+    if row.failure:
+        return [row.failure, *"–––––––"]
+    return [
+        *(f"{share:.1%}" for share in (row.accuracy, row.valid, row.valid_accuracy, row.lenient, row.lenient_accuracy)),
+        "none" if row.largest_distance is None else f"{row.largest_distance:.3f}",
+        short(row.seconds_an_image),
+        f"{short(row.ratio)}×",
+    ]
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> str:

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
-from experiments import figure_dykstra, table1, table2, table3_mnist, table_advtrained, table_feasibility
+from experiments import (
+    figure_dykstra,
+    figure_examples,
+    table1,
+    table2,
+    table3_mnist,
+    table_advtrained,
+    table_feasibility,
+)
 from experiments._lab import Ledger
 from experiments._table3 import IGNORED_FW, IGNORED_PGD, REPAIRED_FW, REPAIRED_PGD, sinkhorn_name
+from experiments._victims import VICTIMS
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = DOCS / "results"
@@ -147,6 +156,20 @@ def outside() -> Table:
     ]
 
 
+def shapes() -> Table:
+    def cells(line: dict[str, Any]) -> list[str]:
+        return [f"{100 * line['pixels']:.0f}%", f"{line['shapes']:.2f}".replace("-", "−")]
+
+    found = ledger("figure-examples")
+    return [
+        [
+            method,
+            *(cell for name in VICTIMS for [line] in [found.find(data=name, method=method)] for cell in cells(line)),
+        ]
+        for method in figure_examples.METHODS
+    ]
+
+
 def _feasibility() -> list[tuple[dict[str, Any], tuple[float, float, float] | None]]:
     return [(line, table_feasibility.PAPER[line["method"]]) for line in ledger("table-feasibility").rows]
 
@@ -216,6 +239,7 @@ EXPECTED: dict[str, list[Callable[[], Table]]] = {
     "Table 2": [distances, iterations],
     "Table 3": [in_the_papers_modes, standard],
     "Adversarially trained models": [trained],
+    "Examples": [shapes],
     "Dykstra": [violations],
     "The oracle without entropy": [two_pixels, random_images],
     "Feasibility": [used, outside],
@@ -223,6 +247,7 @@ EXPECTED: dict[str, list[Callable[[], Table]]] = {
 FROM = {
     "Table 1": "table1",
     "Table 2": "table2",
+    "Examples": "figure-examples",
     "Dykstra": "figure-dykstra",
     "The oracle without entropy": "toy-lmo",
     "Feasibility": "table-feasibility",

@@ -28,7 +28,7 @@ setup: .venv/.installed  ## Create .venv with the package and its development to
 		&& $(BIN)/python -m pip install -qq --no-deps --upgrade --target .venv/share/robustbench robustbench
 	@touch $@
 
-demo: setup  ## Attack the bundled model, draw out/demo.png
+demo: setup  ## Attack the bundled models, draw out/demo.png
 	$(BIN)/wasserball demo
 
 # One torch thread for each worker: the workers are the parallelism.

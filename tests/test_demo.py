@@ -15,32 +15,42 @@ from wasserball import cli, demo, zoo
 EPS, LIMIT, STEPS = 0.2, 6, 4
 
 
+Results = dict[str, dict[str, wb.AttackResult]]
+
+
 @pytest.fixture(scope="module")
-def results() -> dict[str, wb.AttackResult]:
+def results() -> Results:
     images, labels = (column[:LIMIT] for column in zoo.load_sample())
-    return demo.attack(zoo.load_model("mnist-standard"), images, labels, EPS, STEPS)
+    return {name: demo.attack(name, images, labels, EPS, STEPS) for name in (demo.STANDARD, demo.ROBUST)}
 
 
-def test_what_the_table_counts_is_so(results: dict[str, wb.AttackResult]) -> None:
-    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+def test_what_the_table_counts_is_so(results: Results) -> None:
     console = Console(record=True, width=100)
-    console.print(demo.table(1.0, results, EPS))
-    lines = {line.split("│")[1].strip(): line for line in console.export_text().splitlines() if "│" in line}
-    assert list(lines) == ["none", *results]
-    assert "100.0%" in lines["none"]
-    for name, result in results.items():
-        fooled = model(result.adversarial).argmax(1) != labels[:LIMIT]
-        assert f" {1 - fooled.double().mean():.1%} " in lines[name]
-        certificate = wb.verify(images[:LIMIT], result.adversarial, eps=EPS)
-        assert certificate.valid.all()
-        assert " 100% " in lines[name]
-        distance = float(result.distance[fooled].mean())
-        assert f" {distance:.4f} " in lines[name]
-        assert float(certificate.distance[fooled].mean()) <= distance + 1e-6 <= EPS + 2e-6
+    console.print(demo.table(results, EPS))
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in console.export_text().splitlines()]
+    lines = iter([line for line in cells if line])
+    for name, found in results.items():
+        model, (images, labels) = zoo.load_model(name), (column[:LIMIT] for column in zoo.load_sample())
+        clean = (model(images).argmax(1) == labels).double().mean()
+        assert next(lines) == [name, "none", f"{clean:.1%}", "–", "–", "–"]
+        for attack, result in found.items():
+            fooled = model(result.adversarial).argmax(1) != labels
+            certificate = wb.verify(images, result.adversarial, eps=EPS)
+            assert certificate.valid.all()
+            distance = float(result.distance[fooled].mean())
+            mean = f"{distance:.4f}" if fooled.any() else "–"
+            assert next(lines)[:-1] == ["", attack, f"{1 - fooled.double().mean():.1%}", mean, "100%"]
+            assert not fooled.any() or float(certificate.distance[fooled].mean()) <= distance + 1e-6 <= EPS + 2e-6
+    assert next(lines, None) is None
 
 
-def test_the_picture_shows_what_fools_the_model(results: dict[str, wb.AttackResult]) -> None:
-    result = results["PGD"]
+def test_the_robust_model_holds_where_the_other_does_not(results: Results) -> None:
+    standard, robust = (results[name]["Auto"].robust_accuracy() for name in (demo.STANDARD, demo.ROBUST))
+    assert robust >= standard + 0.5
+
+
+def test_the_picture_shows_what_fools_the_model(results: Results) -> None:
+    result = results[demo.STANDARD]["PGD"]
     samples = demo.worth_showing(result)
     assert samples
     figure = demo.picture(result, samples)

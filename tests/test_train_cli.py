@@ -115,7 +115,7 @@ def ask(out: Path, *arguments: object) -> Result:
 
 def test_all_that_a_recipe_has_can_be_set(tmp_path: Path, chosen: list[Recipe]) -> None:
     usual = Recipe().content()
-    values: dict[str, Any] = dict(radius="random", low=0.1, stages=3, warm_up=0.5, clean_share=0.5, trades=0.0)
+    values: dict[str, Any] = dict(radius="own", low=0.1, focus=0.15, stages=3, warm_up=0.5, clean_share=0.5, trades=0.0)
     values |= dict(bounded=0.0, bounded_late=0.0)
     values |= dict(smoothing=0.1, augment="crop-flip", epochs=3, batch_size=7, optimizer="sgd", rate=0.25)
     values |= dict(
@@ -133,6 +133,12 @@ def test_all_that_a_recipe_has_can_be_set(tmp_path: Path, chosen: list[Recipe]) 
     for text, value in (("no", False), ("0", False), ("False", False), ("yes", True), ("1", True), ("TRUE", True)):
         ask(tmp_path, "--set", f"replay={text}")
         assert chosen[-1].replay is value
+
+
+def test_a_smaller_radius_takes_the_focus_along(tmp_path: Path, chosen: list[Recipe]) -> None:
+    for eps, focus in ((0.2, 0.2), (0.4, 0.3)):
+        ask(tmp_path, "--recipe", "mnist", "--eps", eps)
+        assert (chosen[-1].eps, chosen[-1].focus) == (eps, focus)
 
 
 def test_options_change_the_recipe(tmp_path: Path, chosen: list[Recipe]) -> None:

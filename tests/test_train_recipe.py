@@ -25,6 +25,7 @@ from wasserball.zoo import NETWORKS
 
 NUMBERS = (
     "low",
+    "focus",
     "warm_up",
     "rate_warm_up",
     "clean_share",
@@ -58,6 +59,8 @@ NUMBERS = (
         (dict(judge_steps=1.5), r"judge_steps must be an integer >= 1, got 1\.5"),
         (dict(rate=0), "rate must be a finite number > 0, got 0"),
         (dict(low=0.4), r"low must be a number from 0 to the radius of the attack, 0\.3, got 0\.4"),
+        (dict(radius="own", focus=0.4), r"focus must be a number from 0 to the radius of the attack, 0\.3, got 0\.4"),
+        (dict(focus=0.2), r"focus must be 0 where radii are not each sample's own, got 0\.2"),
         (dict(warm_up=11), "warm_up must be a number from 0 to the 10 epochs, got 11"),
         (dict(rate_warm_up=11), "rate_warm_up must be a number from 0 to the 10 epochs, got 11"),
         (dict(clean_share=1), r"clean_share must be a number in \[0, 1\), got 1"),
@@ -111,7 +114,7 @@ def test_all_recipes_are_for_networks_that_there_are() -> None:
     assert "finetune" in RECIPES
     for recipe in RECIPES.values():
         assert recipe.network in NETWORKS
-        eps = recipe.low if recipe.radius == "grown" else recipe.eps
+        eps = recipe.low if recipe.radius == "grown" else recipe.focus or recipe.eps
         assert recipe.judge == PGD(eps=eps, steps=recipe.judge_steps, cost=recipe.attack.cost)
         assert json.loads(json.dumps(recipe.content())) == recipe.content()
 
@@ -132,6 +135,39 @@ def test_the_rate_rises_on_a_slope_and_falls_on_a_cosine() -> None:
 def test_the_radius_rises_from_nothing() -> None:
     assert [setting(warm_up=2).radius_share(step) for step in range(6)] == [0, 0.25, 0.5, 0.75, 1, 1]
     assert setting().radius_share(0) == 1
+
+
+def test_what_is_late_comes_between_half_and_three_quarters() -> None:
+    assert [setting().late(step) for step in range(8)] == [0, 0, 0, 0, 0, 0.5, 1, 1]
+
+
+def test_samples_near_the_focus_weigh_more() -> None:
+    radii = OwnRadii(4, 0.0, 0.4, torch.device("cpu"))
+    radii.restore(torch.tensor([0.0, 0.3, 0.3 + 0.155 * 0.4, 0.4], dtype=torch.float64))
+    weights = radii.weights(torch.tensor([1, 0, 2, 3]), 0.3, 1.0)
+    assert weights[[0, 2]].tolist() == pytest.approx([1, (1 + 3 * math.exp(-0.5)) / 4])
+    assert 0.25 < weights[1] < 0.26 < weights[3] < weights[2]
+    assert radii.weights(torch.arange(4), 0.3, 0.0).tolist() == [1] * 4
+    assert radii.weights(torch.arange(4), 0.3, 0.5)[1] == 1
+    assert radii.weights(torch.arange(4), 0.3, 0.5)[0] == pytest.approx(0.4, abs=1e-3)
+
+
+def test_the_model_learns_from_what_is_near_the_focus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[float, float]] = []
+
+    def nothing(self: OwnRadii, places: Tensor, focus: float, share: float) -> Tensor:
+        asked.append((focus, share))
+        return torch.zeros_like(self.values[places])
+
+    monkeypatch.setattr(OwnRadii, "weights", nothing)
+    model = perceptron()
+    before = copy.deepcopy(model.state_dict())
+    train(model, bars(), out=tmp_path / "run", recipe=QUICK, radius="own", focus=0.2, epochs=4)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert [share for _, share in asked] == pytest.approx(
+        [min(1.0, max(0.0, (step / (4 * STEPS) - 0.5) * 4)) for step in range(4 * STEPS)]
+    )
+    assert {focus for focus, _ in asked} == {0.2}
 
 
 def test_a_setting_can_be_written_read_and_compared() -> None:

@@ -10,15 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wasserball import zoo
+from wasserball.zoo.bundle import MODELS
 from wasserball.zoo.networks import BasicBlock, Bottleneck
 
 BUNDLED = files("wasserball.zoo").joinpath("bundled")
 
 
-def test_the_bundled_model_knows_the_bundled_digits() -> None:
-    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+@pytest.mark.parametrize(("name", "right"), [("mnist-standard", 199), ("mnist-robust", 196)])
+def test_the_bundled_models_know_the_bundled_digits(name: str, right: int) -> None:
+    model, (images, labels) = zoo.load_model(name), zoo.load_sample()
     assert not any(module.training for module in model.modules())
-    assert int((model(images).argmax(1) == labels).sum()) == 199
+    assert int((model(images).argmax(1) == labels).sum()) == right
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
@@ -46,8 +48,9 @@ def test_the_sample_is_the_first_test_digits() -> None:
 
 def test_what_is_bundled_is_small_and_has_a_card() -> None:
     sizes = {item.name: len(item.read_bytes()) for item in BUNDLED.iterdir()}
-    assert sizes.keys() == {"README.md", "mnist-standard.safetensors", "mnist-sample.safetensors"}
-    assert sizes["mnist-standard.safetensors"] < 700_000
+    models = {f"{name}.safetensors" for name in MODELS}
+    assert sizes.keys() == {"README.md", "mnist-sample.safetensors", *models}
+    assert all(sizes[model] < 700_000 for model in models)
     assert sizes["mnist-sample.safetensors"] < 160_000
     card = BUNDLED.joinpath("README.md").read_text(encoding="utf-8")
     assert f"{sum(parameter.numel() for parameter in zoo.mnist_network().parameters()):,} parameters" in card

@@ -229,7 +229,7 @@ def _change_attack(
         cost = mine.cost if window is None else like.cost
         mine = replace(mine, steps=steps or mine.steps, cost=cost, seed=mine.seed if seed is None else seed)
     full = recipe.eps if eps is None else eps
-    return dict(attack=replace(mine, eps=full), low=min(recipe.low, full))
+    return dict(attack=replace(mine, eps=full), low=min(recipe.low, full), focus=min(recipe.focus, full))
 
 
 def _parse(settings: list[str]) -> dict[str, Any]:

@@ -7,6 +7,10 @@ from wasserball.evaluate.workers import Workers
 
 PACE = 10
 """Visits that it takes a radius to grow from the smallest to the largest."""
+NEAR = 0.155
+"""Of the largest radius: how near the focus a sample's own must be for this sample to count for more …"""
+EMPHASIS = 3.0
+"""… and by how much more than another it does, at the most."""
 
 
 class OwnRadii:
@@ -23,6 +27,11 @@ class OwnRadii:
     def of(self, places: Tensor) -> Tensor:
         """Those of some samples."""
         return self.values[places]
+
+    def weights(self, places: Tensor, focus: float, share: float) -> Tensor:
+        """Of some samples, the largest for those whose radius is ``focus``; alike for a ``share`` of 0."""
+        away = (self.values[places] - focus) / (NEAR * self.high)
+        return (1 + EMPHASIS * share * (-away.square() / 2).exp()) / (1 + EMPHASIS * share)
 
     def learn(self, places: Tensor, held: Tensor) -> None:
         """Whether the model held on some samples."""

@@ -22,9 +22,9 @@ class Recipe:
     """What a training does with whatever model and images it is given.
 
     >>> from dataclasses import replace
-    >>> recipe = replace(wb.RECIPES["mnist"], attack=wb.PGD(eps=0.2, steps=5), epochs=20)
+    >>> recipe = replace(wb.RECIPES["mnist"], attack=wb.PGD(eps=0.4, steps=5), epochs=20)
     >>> recipe.eps, recipe.epochs, recipe.network
-    (0.2, 20, 'mnist')
+    (0.4, 20, 'mnist')
     """
 
     network: str = "mnist"
@@ -37,6 +37,9 @@ class Recipe:
     the model held the last time, and shrinks when it did not (Balaji et al. 2019)."""
     low: float = 0.0
     """The smallest radius, where radii differ."""
+    focus: float = 0.0
+    """Above 0, where radii are each sample's own: the one that counts. Late in the training samples whose own is near
+    it weigh up to four times as much as others, and it is there that held-out samples are attacked."""
     stages: int = 10
     """Of a radius that is grown; each takes its share of the attack's steps, from the clean image."""
     warm_up: float = 1.0
@@ -86,8 +89,8 @@ class Recipe:
     them. For PGD and Frank-Wolfe without random starts, and models that do the same each time."""
     held_out: int = 1000
     """Samples that are not trained on, one of each stretch of the data. After each epoch they tell how robust the model
-    is, with PGD and the full radius (of one that is grown, ``low``, since no model holds at the largest), and with that
-    which epoch's weights to keep."""
+    is, with PGD and the full radius (``focus`` where there is one; of a radius that is grown ``low``, since no model
+    holds at the largest), and with that which epoch's weights to keep."""
     judge_steps: int = 20
     """Of that PGD: enough to tell epochs apart, not to say how robust the model is."""
     patience: int = 0
@@ -105,6 +108,7 @@ class Recipe:
         check_positive("rate", self.rate)
         within: dict[str, tuple[Callable[[float], bool], str]] = dict(
             low=(lambda value: 0 <= value <= self.eps, f"from 0 to the radius of the attack, {self.eps:g}"),
+            focus=(lambda value: 0 <= value <= self.eps, f"from 0 to the radius of the attack, {self.eps:g}"),
             warm_up=(lambda value: 0 <= value <= self.epochs, f"from 0 to the {self.epochs} epochs"),
             rate_warm_up=(lambda value: 0 <= value <= self.epochs, f"from 0 to the {self.epochs} epochs"),
             clean_share=(lambda value: 0 <= value < 1, "in [0, 1)"),
@@ -133,6 +137,8 @@ class Recipe:
             raise ValueError(f"bounded must be 0 where trades or smoothing are not, got {self.bounded!r}")
         if self.bounded_late and not self.bounded:
             raise ValueError(f"bounded_late must be 0 where bounded is, got {self.bounded_late!r}")
+        if self.focus and self.radius != "own":
+            raise ValueError(f"focus must be 0 where radii are not each sample's own, got {self.focus!r}")
         if self.radius == "grown" and not 0 < self.low < self.eps:
             raise ValueError(f"low must be above 0 and below {self.eps:g} for a radius that is grown, got {self.low!r}")
         if self.radius == "grown" and self.stages < 2:
@@ -152,7 +158,7 @@ class Recipe:
     @property
     def judge(self) -> PGD:
         """Who attacks the held-out samples."""
-        mine, eps = self.attack, self.low if self.radius == "grown" else self.eps
+        mine, eps = self.attack, self.low if self.radius == "grown" else self.focus or self.eps
         return PGD(eps=eps, steps=self.judge_steps, cost=mine.cost, bounds=mine.bounds, backend=mine.backend)
 
     def content(self) -> dict[str, Any]:
@@ -202,19 +208,22 @@ RECIPES: dict[str, Recipe] = {
     "default": Recipe(),
     "mnist": Recipe(
         # Auto also looks beyond 5×5 pixels, and a model that has not is caught there.
-        attack=PGD(eps=0.5, steps=10, cost=LocalCost(7)),
+        attack=PGD(eps=0.45, steps=5, cost=LocalCost(7)),
         radius="own",
+        focus=0.3,
         warm_up=8,
         bounded=0.5,
-        epochs=60,
+        bounded_late=0.8,
+        epochs=80,
         batch_size=256,
         optimizer="muon",
         rate=5e-3,
         rate_warm_up=2,
-        weight_decay=0.5,
+        weight_decay=1.0,
         leak=0.2,
         average=0.999,
         replay=True,
+        judge_steps=10,
     ),
     "mnist-standard": Recipe(attack=PGD(eps=0.0, steps=1), epochs=10, rate=2e-3, warm_up=0, average=0.995),
     "cifar10": Recipe(

@@ -13,7 +13,7 @@ FORMAT = 3
 LEAK_ENDS = 2 / 3
 """Of a training: the rest of it is of the network as it will be used."""
 LATE = 0.5, 0.75
-"""Of a training: when the bound of the loss goes to its last value."""
+"""Of a training: while the bound of the loss goes to its last value, and the focus to its radius."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +62,15 @@ class Setting(Identity):
         """The slope of ReLUs below 0."""
         return max(0.0, float(self.recipe["leak"]) * (1 - step / (LEAK_ENDS * self.epochs * self.steps)))
 
+    def late(self, step: int) -> float:
+        """How much of what is for the end of a training counts already, from 0 to 1."""
+        begin, end = LATE
+        return min(1.0, max(0.0, (step / (self.epochs * self.steps) - begin) / (end - begin)))
+
     def bounded_at(self, step: int) -> float:
         """The q of a loss that has a bound."""
         first, last = float(self.recipe["bounded"]), float(self.recipe["bounded_late"])
-        begin, end = LATE
-        share = (step / (self.epochs * self.steps) - begin) / (end - begin)
-        return first + (last - first) * min(1.0, max(0.0, share)) if last else first
+        return first + (last - first) * self.late(step) if last else first
 
     def differences(self, other: Identity) -> list[str]:
         """In what two of a kind differ, in words; of the recipes, in which lines."""

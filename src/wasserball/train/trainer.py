@@ -117,6 +117,8 @@ class Trainer:
         if recipe.bounded_late:
             recipe = replace(recipe, bounded=self.setting.bounded_at(step))
         losses, logits = objective(self.learner, images, adversarial, labels, recipe)
+        if self.radii is not None and recipe.focus:
+            losses = losses * self.radii.weights(batch.places, recipe.focus, self.setting.late(step)).to(losses.dtype)
         self.optimizer.zero_grad()
         # Processes average their gradients.
         torch.autograd.backward(losses.sum() * (self.workers.count / count))

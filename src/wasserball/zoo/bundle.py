@@ -1,4 +1,4 @@
-"""What comes with the package: a small trained model and a sample of digits to attack it on."""
+"""What comes with the package: two small trained models and a sample of digits to attack them on."""
 
 from importlib.resources import files
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from wasserball.zoo.networks import mnist_network
 
-MODELS = {"mnist-standard": mnist_network}
+MODELS = {"mnist-standard": mnist_network, "mnist-robust": mnist_network}
 SAMPLE = "mnist-sample"
 
 
 def bundled_model(name: str) -> nn.Module:
-    """``"mnist-standard"``: the paper's network, trained on clean digits."""
+    """The paper's network, trained on clean digits, ``"mnist-standard"``, or on attacked ones, ``"mnist-robust"``."""
     network = MODELS[name]()
     network.load_state_dict(_read(name))
     return network

@@ -41,7 +41,8 @@ def load_model(
 
     ``source`` is one of
 
-    - ``"mnist-standard"``, the bundled model: the paper's network, trained on clean digits;
+    - ``"mnist-standard"`` or ``"mnist-robust"``, the bundled models: the paper's network, trained on clean digits or
+      adversarially;
     - a network of the zoo, ``"mnist"``, ``"cifar-resnet18"``, ``"cifar-resnet18-blur"``, ``"cifar-resnet20"``,
       ``"cifar-resnet56"``, ``"resnet50"``, ``"resnet50-keras"``, with its ``weights``;
     - a file of weights of one of these networks, ``.safetensors`` or of ``torch.save``;

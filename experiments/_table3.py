@@ -166,6 +166,7 @@ def table(ledger: Ledger, plan: Plan) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", nargs="+", metavar="NAME", help="some of the models, by the names of their weights")
     parser.add_argument("--attack", nargs="+", metavar="NAME", help="some of the attacks, by their names in the table")
     parser.add_argument("--eps", nargs="+", type=float, help="some of the radii")
     parser.add_argument("--samples", type=whole_number, help="how many images, all of the table's if not given")
@@ -175,8 +176,11 @@ def experiment(name: str, summary: str, *plans: Plan) -> Experiment:
     """A table for each of some victims."""
 
     def measure_all(setting: Setting, ledger: Ledger) -> None:
-        for plan in plans:
-            measure(plan, setting, ledger)
+        known = {plan.victim.model: plan for plan in plans}
+        for model in setting.options.model or known:
+            if model not in known:
+                raise ValueError(f"--model must be among {', '.join(known)}, got {model}")
+            measure(known[model], setting, ledger)
 
     def tables(ledger: Ledger) -> str:
         return "\n\n".join(table(ledger, plan) for plan in plans if ledger.find(model=plan.victim.model))

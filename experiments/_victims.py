@@ -14,7 +14,9 @@ class Victim:
     """A model, its data, and what the paper tries on it. Paths are within ``--data``."""
 
     network: str
+    """By its name in the zoo."""
     weights: str
+    """Nothing where the zoo has them."""
     data: str
     eps: tuple[float, ...]
     step: float
@@ -28,11 +30,12 @@ class Victim:
     @property
     def model(self) -> str:
         """The name of the weights."""
-        return Path(self.weights).stem
+        return Path(self.weights or self.network).stem
 
     def load(self, setting: Setting, first: int, last: int) -> tuple[nn.Module, Tensor, Tensor]:
         """The model, and some of the test images with their labels."""
-        model = zoo.load_model(self.network, weights=setting.data(self.weights)).to(setting.device)
+        weights = setting.data(self.weights) if self.weights else None
+        model = zoo.load_model(self.network, weights=weights).to(setting.device)
         images, labels = zoo.load_data(setting.data(self.data), split="test").batch(first, last)
         return model, images.to(setting.device), labels.to(setting.device)
 
@@ -64,8 +67,8 @@ IMAGENET = Victim(
 )
 MNIST_FRANK_WOLFE = replace(MNIST, weights="checkpoints/mnist_frankwolfe_trained.safetensors")
 MNIST_SINKHORN = replace(MNIST, weights="checkpoints/mnist_sinkhorn_trained.safetensors")
-MNIST_ROBUST = replace(MNIST, weights="checkpoints/mnist_robust.safetensors")
-"""Made by ``wasserball train --recipe mnist``."""
+MNIST_ROBUST = replace(MNIST, network="mnist-robust", weights="")
+"""Made by ``wasserball train --recipe mnist``, and bundled."""
 CIFAR_RESNET18 = replace(CIFAR, network="cifar-resnet18", weights="checkpoints/cifar10_resnet18.safetensors")
 """Trained on clean images."""
 CIFAR_ROBUST = replace(CIFAR, network="cifar-resnet18-blur", weights="checkpoints/cifar10_robust.safetensors")

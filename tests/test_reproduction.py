@@ -17,7 +17,7 @@ import wasserball as wb
 from experiments import _lab, _paper, _table3, figure_dykstra, table1, table2, table_feasibility, toy_lmo
 from experiments._examples import load_examples
 from experiments._lab import Experiment, Ledger, Setting
-from experiments._victims import MNIST
+from experiments._victims import MNIST, MNIST_ROBUST, MNIST_SINKHORN
 from wasserball import cli, zoo
 from wasserball.operators import project
 
@@ -227,6 +227,17 @@ def test_an_attack_that_is_not_in_the_table_is_refused(digits: Path, capsys: pyt
     experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 12, {}))
     assert experiment.main([f"--data={digits}", f"--out={digits}", "--attack", "CW"]) == 1
     assert "--attack must be among projected Sinkhorn, γ=1/1000;" in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_only_the_models_that_are_asked_for_are_attacked(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = _table3.experiment("t", "", _table3.Plan(MNIST_SINKHORN, 4, {}), _table3.Plan(MNIST_ROBUST, 4, {}))
+    chosen = [f"--data={digits}", f"--out={digits}", "--quick", "--attack", "PGD", "--eps", "0.1"]
+    assert experiment.main([*chosen, "--model", "mnist-robust"]) == 0  # the other one's weights are not there
+    rows = json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["model"] for row in rows} == {"mnist-robust"}
+    assert experiment.main([*chosen, "--model", "lenet"]) == 1
+    printed = capsys.readouterr().out.replace("\n", " ")
+    assert "--model must be among mnist_sinkhorn_trained, mnist-robust, got lenet" in printed
 
 
 def test_projected_sinkhorn_is_judged_by_its_last_image() -> None:

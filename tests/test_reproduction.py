@@ -240,6 +240,33 @@ def test_only_the_models_that_are_asked_for_are_attacked(digits: Path, capsys: p
     assert "--model must be among mnist_sinkhorn_trained, mnist-robust, got lenet" in printed
 
 
+@pytest.mark.parametrize("name", ["PGD", "Frank-Wolfe"])
+def test_an_attack_and_its_repaired_one_are_one_run(name: str) -> None:
+    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+    images, labels, last, asked = images[:40], labels[:40], _paper.Last(), 0
+
+    def count(*_: object) -> None:
+        nonlocal asked
+        asked += 1
+
+    model.register_forward_hook(count)
+    for eps in (0.1, 0.3):
+        for method in (f"the paper's {name}, repaired", f"the paper's {name}, box ignored"):
+            tried, asked = _table3.make_attack(method, MNIST, eps, 15, 0), 0
+            assert _table3.is_papers(tried)
+            found = last(tried, model, images, labels)
+            assert (asked > 15) == ("repaired" in method)
+            truth = replace(tried, return_plan=True)(model, images, labels)
+            for field in ("adversarial", "success", "prediction", "valid", "distance"):
+                torch.testing.assert_close(getattr(found, field), getattr(truth, field))
+            for field in ("margin", "loss"):  # of a model in float32
+                torch.testing.assert_close(getattr(found, field).float(), getattr(truth, field).float())
+            assert found.plan is not None
+            assert truth.plan is not None
+            torch.testing.assert_close(found.plan.values, truth.plan.values)
+            assert bool(found.valid.all()) == ("repaired" in method)
+
+
 def test_projected_sinkhorn_is_judged_by_its_last_image() -> None:
     model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
     images, labels = images[:8], labels[:8]
@@ -248,4 +275,5 @@ def test_projected_sinkhorn_is_judged_by_its_last_image() -> None:
     last = _paper.to_the_end(tried, model, images, labels).adversarial
     longer = _paper.to_the_end(replace(tried, steps=6), model, images, labels).adversarial
     assert all(not torch.equal(one, other) for one, other in zip(last, longer, strict=True))
-    assert _table3.attack(tried, model, images, labels) == dict(held=int((model(last).argmax(1) == labels).sum()))
+    row = _table3.attack(tried, model, images, labels, _paper.Last())
+    assert row == dict(held=int((model(last).argmax(1) == labels).sum()))

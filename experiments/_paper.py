@@ -1,15 +1,21 @@
 """The attacks of the paper, with the settings and the loss of its code."""
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import wasserball as wb
+from wasserball.attacks import frank_wolfe as frank_wolfe_
+from wasserball.attacks import pgd as pgd_
+from wasserball.attacks import sinkhorn as sinkhorn_
 from wasserball.attacks.attack import Ascent, Box
 from wasserball.attacks.losses import margin, resolve_loss
 from wasserball.operators.rounding import make_feasible
@@ -96,6 +102,28 @@ def repaired(
         box_error=certificate.box_error,
         seconds=result.seconds + time.perf_counter() - started,
     )
+
+
+def dual_iterations(attack: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
+    """Of a step, on average: what projections and oracles say that they took while the attack went on to its end."""
+    counts: list[float] = []
+
+    def counted(solve: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            answer = solve(*arguments, **options)
+            counts.append(float(answer.iterations.double().mean()))
+            return answer
+
+        return call
+
+    solvers = [(pgd_, "project_step"), (pgd_, "box_step"), (frank_wolfe_, "mixture"), (sinkhorn_, "sinkhorn")]
+    with ExitStack() as stack:
+        for module, name in solvers:
+            stack.enter_context(patch.object(module, name, counted(getattr(module, name))))
+        assert isinstance(attack, Ascent)
+        to_the_end(attack, model, images, labels)
+    counts = counts[: attack.steps]  # without what judges and repairs the last images
+    return dict(iterations=sum(counts) / len(counts))
 
 
 class Stubborn(nn.Module):

@@ -24,9 +24,14 @@ from experiments._victims import Victim
 CHUNK = 1000
 EXAMPLES = 50
 """Images that are kept with their plans."""
+FEW, FEW_STEPS = 10, 20
+"""Images and steps of which dual iterations are counted."""
 REPAIRED_PGD, REPAIRED_FW = "the paper's PGD, repaired", "the paper's Frank-Wolfe, repaired"
 IGNORED_PGD, IGNORED_FW = "the paper's PGD, box ignored", "the paper's Frank-Wolfe, box ignored"
 OURS = ("PGD", "FrankWolfe", "Auto")
+
+DUAL = dict.fromkeys((REPAIRED_PGD, IGNORED_PGD, REPAIRED_FW, IGNORED_FW), 15)
+"""Iterations of the paper's bisection, everywhere."""
 
 Published = Mapping[str, Sequence[float | None]]
 """The paper's accuracies by method, one for each radius; None where it met numerical issues."""
@@ -41,6 +46,8 @@ class Plan:
     published: Published
     steps: Mapping[str, int] = field(default_factory=dict)
     """Of the paper's attacks, where not 300."""
+    iterations: Mapping[str, int] = field(default_factory=dict)
+    """The paper's dual iterations a step, at the radius in the middle."""
 
     def methods(self) -> list[str]:
         """From the weakest to the strongest."""
@@ -101,6 +108,10 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
         model, images, labels = plan.victim.load(setting, first, last)
         images_key = dict(model=plan.victim.model, first=first, samples=last - first)
         ledger.row(images_key | dict(method="none"), partial(clean, model, images, labels))
+        for method in methods if first == 0 else ():
+            if method != "Auto":
+                few = images[:FEW], labels[:FEW]
+                count_iterations(plan, method, model, *few, options.seed, ledger)
         for eps in options.eps or (plan.victim.eps[:2] if setting.quick else plan.victim.eps):
             for method in methods:
                 setting.console.print(f"[dim]{method}, eps {eps:g}, images {first} to {last - 1}")
@@ -111,6 +122,16 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
                 kept = examples_path(ledger, plan.victim, method, eps)
                 if first == 0 and plan.victim.small and not kept.exists():
                     keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES])
+
+
+def count_iterations(
+    plan: Plan, method: str, model: nn.Module, images: Tensor, labels: Tensor, seed: int, ledger: Ledger
+) -> None:
+    """The dual iterations of a step, at the radius in the middle."""
+    eps = plan.victim.eps[len(plan.victim.eps) // 2]
+    tried = make_attack(method, plan.victim, eps, FEW_STEPS, seed)
+    key = dict(model=plan.victim.model, method=method, radius=eps, images=FEW, steps=FEW_STEPS)
+    ledger.row(key, partial(_paper.dual_iterations, tried, model, images, labels))
 
 
 def keep_examples(path: Path, tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> None:
@@ -148,26 +169,40 @@ def accuracy(rows: Sequence[Row]) -> str:
     return f"{100 * sum(row['held'] for row in rows) / sum(row['samples'] for row in rows):.1f}"
 
 
+def beside(ours: str, paper: str | None) -> str:
+    """Ours, and in brackets the paper's."""
+    return ours if paper is None else f"{ours} ({paper})"
+
+
 def table(ledger: Ledger, plan: Plan) -> str:
-    """Ours beside the paper's, radius by radius."""
+    """Radius by radius, in brackets the paper's figures."""
     mine = ledger.find(model=plan.victim.model)
-    eps = sorted({row["eps"] for row in mine if "eps" in row})
+    eps = sorted({row["eps"] for row in mine if "held" in row and "eps" in row})
     lines = []
     for method in plan.methods():
         rows = [row for row in mine if row["method"] == method]
-        if not rows:
+        judged = [row for row in rows if "held" in row]
+        if not judged:
             continue
-        count = sum(row["samples"] for row in rows if row["eps"] == rows[0]["eps"])
         paper = dict(zip(plan.victim.eps, plan.published.get(method, ()), strict=False))
-        cells = [method, f"{count:,}"]
+        cells = [method, _count(judged)]
         for radius in eps:
             theirs = paper.get(radius)
-            found = accuracy([row for row in rows if row["eps"] == radius])
-            cells += [found, "–" if theirs is None else f"{theirs:.1f}"]
+            found = accuracy([row for row in judged if row["eps"] == radius])
+            cells.append(beside(found, None if theirs is None else f"{theirs:.1f}"))
+        turns = [f"{row['iterations']:.0f}" for row in rows if "iterations" in row]
+        theirs = plan.iterations.get(method)
+        cells.append(beside(turns[0], None if theirs is None else str(theirs)) if turns else "–")
         lines.append(cells)
-    headings = ["attack", "images", *(word for radius in eps for word in (f"eps {radius:g}", "paper"))]
+    headings = ["attack", "images", *(f"eps {radius:g}" for radius in eps), "dual iterations"]
     start = f"`{plan.victim.model}`, clean accuracy {accuracy(ledger.find(model=plan.victim.model, method='none'))}%:"
     return f"{start}\n\n{markdown(headings, lines)}"
+
+
+def _count(rows: Sequence[Row]) -> str:
+    """Of the images; where it is not the same for all radii, from the fewest on."""
+    counts = sorted({sum(row["samples"] for row in rows if row["eps"] == eps) for eps in {row["eps"] for row in rows}})
+    return "–".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

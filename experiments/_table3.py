@@ -185,7 +185,7 @@ def table(ledger: Ledger, plan: Plan) -> str:
         if not judged:
             continue
         paper = dict(zip(plan.victim.eps, plan.published.get(method, ()), strict=False))
-        cells = [method, _count(judged)]
+        cells = [method, count(judged)]
         for radius in eps:
             theirs = paper.get(radius)
             found = accuracy([row for row in judged if row["eps"] == radius])
@@ -199,7 +199,7 @@ def table(ledger: Ledger, plan: Plan) -> str:
     return f"{start}\n\n{markdown(headings, lines)}"
 
 
-def _count(rows: Sequence[Row]) -> str:
+def count(rows: Sequence[Row]) -> str:
     """Of the images; where it is not the same for all radii, from the fewest on."""
     counts = sorted({sum(row["samples"] for row in rows if row["eps"] == eps) for eps in {row["eps"] for row in rows}})
     return "–".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
@@ -220,7 +220,11 @@ def experiment(name: str, summary: str, *plans: Plan) -> Experiment:
         for model in setting.options.model or known:
             if model not in known:
                 raise ValueError(f"--model must be among {', '.join(known)}, got {model}")
-            measure(known[model], setting, ledger)
+            victim = known[model].victim
+            if setting.options.model is None and victim.made_by and not setting.has(victim.weights):
+                setting.console.print(f"Left out: {model}. First make {victim.weights}: {victim.made_by}")
+            else:
+                measure(known[model], setting, ledger)
 
     def tables(ledger: Ledger) -> str:
         return "\n\n".join(table(ledger, plan) for plan in plans if ledger.find(model=plan.victim.model))

@@ -26,6 +26,8 @@ class Victim:
 
     small: bool = True
     """Whether images and plans take little room."""
+    made_by: str = ""
+    """The command, where one has to make the weights first."""
 
     @property
     def model(self) -> str:
@@ -69,8 +71,16 @@ MNIST_FRANK_WOLFE = replace(MNIST, weights="checkpoints/mnist_frankwolfe_trained
 MNIST_SINKHORN = replace(MNIST, weights="checkpoints/mnist_sinkhorn_trained.safetensors")
 MNIST_ROBUST = replace(MNIST, network="mnist-robust", weights="")
 """Made by ``wasserball train --recipe mnist``, and bundled."""
-CIFAR_RESNET18 = replace(CIFAR, network="cifar-resnet18", weights="checkpoints/cifar10_resnet18.safetensors")
-"""Trained on clean images."""
-CIFAR_ROBUST = replace(CIFAR, network="cifar-resnet18-blur", weights="checkpoints/cifar10_robust.safetensors")
-"""Made by ``wasserball train --recipe cifar10``."""
+CIFAR_RESNET18 = replace(
+    CIFAR,
+    network="cifar-resnet18",
+    weights="checkpoints/cifar10_resnet18.safetensors",
+    made_by="wasserball train --recipe cifar10 --model cifar-resnet18 --eps 0",
+)
+CIFAR_ROBUST = replace(
+    CIFAR,
+    network="cifar-resnet18-blur",
+    weights="checkpoints/cifar10_robust.safetensors",
+    made_by="wasserball train --recipe cifar10",
+)
 VICTIMS = {"mnist": MNIST, "cifar": CIFAR, "imagenet": IMAGENET}

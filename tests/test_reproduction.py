@@ -230,9 +230,17 @@ def test_only_the_models_that_are_asked_for_are_attacked(digits: Path, capsys: p
     assert experiment.main([*chosen, "--model", "mnist-robust"]) == 0  # the other one's weights are not there
     rows = json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"]
     assert {row["model"] for row in rows} == {"mnist-robust"}
+    later = _table3.Plan(replace(MNIST, weights="checkpoints/later.safetensors", made_by="a command"), 4, {})
+    experiment = _table3.experiment("t", "", later, _table3.Plan(MNIST, 4, {}))
+    assert experiment.main(chosen) == 0
+    assert "Left out: later. First make checkpoints/later.safetensors: a command" in capsys.readouterr().out
+    rows = json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"]
+    assert {row["model"] for row in rows} == {"mnist-robust", "mnist_standard"}
+    assert experiment.main([*chosen, "--model", "later"]) == 1
+    assert "there is no" in capsys.readouterr().out
     assert experiment.main([*chosen, "--model", "lenet"]) == 1
     printed = capsys.readouterr().out.replace("\n", " ")
-    assert "--model must be among mnist_sinkhorn_trained, mnist-robust, got lenet" in printed
+    assert "--model must be among later, mnist_standard, got lenet" in printed
 
 
 @pytest.mark.parametrize("name", ["PGD", "Frank-Wolfe"])

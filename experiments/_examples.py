@@ -19,17 +19,20 @@ class Examples(NamedTuple):
 
 
 def save_examples(path: Path, result: wb.AttackResult) -> None:
-    """All images of a result, and of its plan the pixels whose mass does not all stay, exactly."""
+    """What was seen in the images of a result, and of their plans the pixels whose mass does not all stay, exactly.
+
+    The images themselves are what arrives by these plans, bit for bit.
+    """
     assert result.plan is not None
     assert isinstance(result.plan.cost, wb.LocalCost)
     values = result.plan.values.detach().cpu()
+    assert torch.equal(arrived(values, result.plan.cost), result.adversarial.cpu())
     moving = values.clone()
     moving[:, result.plan.cost.offsets.index((0, 0))] = 0
     at = (values * moving.any(1, keepdim=True)).nonzero(as_tuple=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(
         path,
-        adversarial=result.adversarial.cpu().numpy(),
         prediction=result.prediction.cpu().numpy(),
         window=result.plan.cost.window,
         place=np.stack([index.numpy().astype(np.uint16) for index in at]),
@@ -45,5 +48,10 @@ def load_examples(path: Path, clean: Tensor) -> Examples:
         values = cost.identity(clean)
         values[sample, :, *pixel] = 0
         values[sample, move, *pixel] = torch.from_numpy(file["mass"])
-        adversarial, prediction = (torch.from_numpy(file[name]) for name in ("adversarial", "prediction"))
-    return Examples(adversarial, prediction, wb.TransportPlan(values, cost))
+        prediction = torch.from_numpy(file["prediction"])
+    return Examples(arrived(values, cost), prediction, wb.TransportPlan(values, cost))
+
+
+def arrived(plan: Tensor, cost: wb.LocalCost) -> Tensor:
+    """The images that plans lead to."""
+    return cost.scatter(plan.double()).to(plan.dtype)

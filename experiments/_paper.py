@@ -64,7 +64,7 @@ class Last:
     ) -> wb.AttackResult:
         """What ``attack(model, images, labels)`` returns, with its plan."""
         walk = replace(attack, box="off", return_plan=True)
-        if self._run is None or self._run[0] != walk or self._run[1] is not images:
+        if self._run is None or self._run[0] != walk or not torch.equal(self._run[1], images):
             self._run = walk, images, walk(model, images, labels)
         result = self._run[2]
         return result if attack.box == "off" else repaired(attack, result, model, images, labels)

@@ -89,7 +89,7 @@ def test_results_say_where_they_are_from() -> None:
     about = _lab.provenance("wasserball reproduce table1", torch.device("cpu"), 3)
     assert about["command"] == "wasserball reproduce table1"
     assert about["seed"] == 3
-    assert about["hardware"].endswith("cores)")
+    assert re.search(r"\((1 core|\d+ cores)\)$", about["hardware"])
     assert about["torch"] == torch.__version__
 
 
@@ -216,6 +216,28 @@ def test_table_3_adds_thousands_up(digits: Path, monkeypatch: pytest.MonkeyPatch
         assert certificate.valid.all(), str(certificate)
     assert len(list((digits / "t").iterdir())) == 4
     assert re.search(r"box ignored \| 12 \| [\d.]+ \(42\.6\) \| [\d.]+ \(0\.4\) \| \d+ \|", printed)
+
+
+def test_images_are_counted_once() -> None:
+    few, more, others = (
+        dict(eps=0.1, first=f, samples=s, held=h) for f, s, h in ((0, 10, 9), (0, 100, 60), (100, 5, 3))
+    )
+    assert _table3.accuracy([more, few, others]) == "60.0"
+    assert _table3.count([few, more, others]) == "105"
+    assert _table3.count([few, dict(more, eps=0.2)]) == "10–100"
+
+
+def test_slow_attacks_take_few_images_at_a_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_table3, "CHUNK", 20)
+    experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 5, {}))
+    methods = [_table3.sinkhorn_name(1 / 1000), _table3.IGNORED_PGD]
+    chosen = [f"--data={digits}", f"--out={digits}", "--quick", "--samples=5", "--eps", "0.1", "--attack", *methods]
+    assert experiment.main(chosen) == 0
+    rows = [row for row in json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"] if "eps" in row]
+    assert [(row["method"], row["first"], row["samples"]) for row in rows] == [
+        *((methods[0], first, min(2, 5 - first)) for first in (0, 2, 4)),
+        (methods[1], 0, 5),
+    ]
 
 
 def test_an_attack_that_is_not_in_the_table_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:

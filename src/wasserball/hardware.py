@@ -18,4 +18,4 @@ def hardware_name(device: torch.device) -> str:
     except (OSError, StopIteration):
         pass
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name} ({cores} cores)"
+    return f"{name} ({cores} core{'' if cores == 1 else 's'})"

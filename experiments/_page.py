@@ -1,14 +1,15 @@
-"""The tables of attacks in docs/reproduction.md and the README, written anew from what is in docs/results.
+"""The tables of attacks in docs/reproduction.md and the README and the picture of both, from what is in docs/results.
 
     python -m experiments._page
 
-Each stands between two comments that say which one it is. A test sees to it that none is out of date.
+Each table stands between two comments that say which one it is. A test sees to it that none is out of date.
 """
 
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments import (
     figure_convergence,
@@ -19,16 +20,30 @@ from experiments import (
     table_advtrained,
 )
 from experiments._lab import ROOT, Experiment, Ledger, Row, markdown
-from experiments._table3 import IGNORED_PGD, OURS, REPAIRED_PGD, Plan, accuracy, count
+from experiments._table3 import IGNORED_PGD, OURS, REPAIRED_PGD, Plan, accuracy, count, sinkhorn_name
+from wasserball import plot
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "index.md", ROOT / "README.md")
+PICTURE = ROOT / "docs" / "images" / "headline.png"
 HEADLINES: tuple[tuple[str, str, Plan, tuple[float, ...]], ...] = (
     ("MNIST, the paper's standard model", "table3-mnist", table3_mnist.STANDARD, (0.1, 0.2, 0.3)),
     ("MNIST, the paper's robust model", "table-advtrained", table_advtrained.FRANK_WOLFE_TRAINED, (0.3, 0.5)),
     ("MNIST, our `mnist-robust`", "table-advtrained", table_advtrained.ROBUST, (0.3, 0.5)),
     ("CIFAR-10, ResNet-20", "table3-cifar", table3_cifar.RESNET20, (0.001, 0.002)),
     ("ImageNet, ResNet-50", "table3-imagenet", table3_imagenet.RESNET50, (0.001, 0.005)),
+)
+
+
+CURVES: tuple[tuple[str, str, dict[str, str]], ...] = (
+    (sinkhorn_name(1 / 1000), "paper: projected Sinkhorn, invalid", dict(color=plot.FRAME)),
+    (REPAIRED_PGD, "paper: PGD, valid", dict(color=plot.FADED)),
+    (IGNORED_PGD, "paper: PGD, box ignored, invalid", dict(color=plot.FADED, linestyle="--")),
+    ("PGD", "wasserball: PGD, valid", dict(color=plot.ARROW)),
+    ("Auto", "wasserball: Auto, valid", dict(color=plot.ACCENT)),
 )
 
 
@@ -96,6 +111,32 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
 }
 
 
+def picture() -> "Figure":
+    """What is left of the paper's two MNIST models, radius by radius: as the paper says, and under our attacks."""
+    figure = plot.blank_figure(8.6, 3.3)
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, (words, name, plan, _) in zip(panels, HEADLINES[:2], strict=True):
+        judged = [row for row in results(name).find(model=plan.victim.model) if "held" in row and "eps" in row]
+        for method, label, style in CURVES:
+            if label.startswith("paper"):
+                values = [None if value is None else float(value) for value in plan.published[method]]
+                points = [(eps, value) for eps, value in zip(plan.victim.eps, values, strict=True) if value is not None]
+            else:
+                mine = [row for row in judged if row["method"] == method]
+                points = [
+                    (eps, float(accuracy([row for row in mine if row["eps"] == eps])))
+                    for eps in sorted({row["eps"] for row in mine})
+                ]
+            panel.plot(*zip(*points, strict=True), label=label, marker="o", markersize=3, **style)
+        plot.caption(panel, words)
+        panel.set(xlabel="eps: pixels that a unit of mass may move, on average", ylim=(-2, 102))
+        panel.set_xticks(plan.victim.eps)
+        panel.grid(color=plot.FRAME, linewidth=0.5)
+    panels[0].set_ylabel("accuracy under attack, %")
+    panels[1].legend(frameon=False, fontsize=8, loc="lower left")
+    return figure
+
+
 def refreshed(text: str) -> str:
     """A page with its tables as the results have them."""
 
@@ -106,6 +147,7 @@ def refreshed(text: str) -> str:
 
 
 def main(pages: tuple[Path, ...] = PAGES) -> None:
+    picture().savefig(PICTURE, dpi=110)
     for page in pages:
         page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -119,17 +119,20 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
             if method != "Auto":
                 few = images[:FEW], labels[:FEW]
                 count_iterations(plan, method, model, *few, options.seed, ledger)
-        for eps, method in product(options.eps or plan.victim.eps[: 2 if setting.quick else None], methods):
-            tried = make_attack(method, plan.victim, eps, 10 if setting.quick else plan.steps.get(method), options.seed)
-            for start in range(first, last, plan.batch(method)):
+        for eps in options.eps or plan.victim.eps[: 2 if setting.quick else None]:
+            for start, method in product(range(first, last, CHUNK // 10), methods):
+                if (start - first) % plan.batch(method):
+                    continue
                 end = min(start + plan.batch(method), last)
                 setting.console.print(f"[dim]{method}, eps {eps:g}, images {start} to {end - 1}")
+                steps = 10 if setting.quick else plan.steps.get(method)
+                tried = make_attack(method, plan.victim, eps, steps, options.seed)
                 key = dict(model=plan.victim.model, first=start, samples=end - start, method=method, eps=eps)
                 some = images[start - first : end - first], labels[start - first : end - first]
                 ledger.row(key, partial(attack, tried, model, *some, last_run))
-            kept = examples_path(ledger, plan.victim, method, eps)
-            if first == 0 and plan.victim.small and not kept.exists():
-                keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES])
+                kept = examples_path(ledger, plan.victim, method, eps)
+                if start == 0 and plan.victim.small and not kept.exists():
+                    keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES])
 
 
 def count_iterations(
@@ -151,7 +154,8 @@ def keep_examples(path: Path, tried: wb.Attack, model: nn.Module, images: Tensor
             result = replace(result, prediction=model(result.adversarial).argmax(1))
     else:
         result = tried(model, images, labels)
-    save_examples(path, result)
+    assert result.plan is not None
+    save_examples(path, images, result.adversarial, result.prediction, result.plan)
 
 
 def examples_path(ledger: Ledger, victim: Victim, method: str, eps: float) -> Path:

@@ -8,18 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments import (
-    figure_dykstra,
-    figure_examples,
-    table1,
-    table2,
-    table3_mnist,
-    table_advtrained,
-    table_feasibility,
-)
+from experiments import _page, figure_dykstra, figure_examples, table1, table2, table_feasibility
 from experiments._lab import Ledger
-from experiments._table3 import IGNORED_FW, IGNORED_PGD, REPAIRED_FW, REPAIRED_PGD, sinkhorn_name
-from experiments._table3 import accuracy as table_of
+from experiments._table3 import beside
 from experiments._victims import VICTIMS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,9 +23,9 @@ NO_TABLES = ["attacks", "figure-box", "figure-local-transport", "figure-newton"]
 Table = list[list[str]]
 
 
-def tables(section: str) -> list[Table]:
-    """The rows of each table of a section, without the headings."""
-    blocks = re.findall(r"(?:^\|.*\|\n)+", SECTIONS[section], re.M)
+def tables(section: str, text: str | None = None) -> list[Table]:
+    """The rows of each table of a section, or of ``text``, without the headings."""
+    blocks = re.findall(r"(?:^\|.*\|\n)+", SECTIONS[section] if text is None else text, re.M)
     rows = [[[cell.strip() for cell in line.strip("| ").split("|")] for line in block.splitlines()] for block in blocks]
     assert all(len({len(line) for line in table}) == 1 for table in rows)
     return [table[2:] for table in rows]
@@ -49,28 +40,9 @@ def row(name: str, **key: Any) -> dict[str, Any]:
     return found
 
 
-def accuracy(name: str, weights: str, eps: float, *, samples: int = 1000, device: str, loss: str = "") -> str:
-    """Of a run in attacks.jsonl; – where there is none."""
-    lines = [json.loads(line) for line in (RESULTS / "attacks.jsonl").read_text(encoding="utf-8").splitlines()]
-    found = [
-        f"{line['accuracy']:.1f}"
-        for line in lines
-        if (line["name"], line["weights"], line["eps"], line["samples"]) == (name, weights, eps, samples)
-        and device in line["device"]
-        and ("paper_loss" in line["attack"]) == (loss == "paper")
-    ]
-    assert len(found) < 2
-    return found[0] if found else "–"
-
-
 def power(number: float) -> str:
     """One digit, such as 2e-4."""
     return re.sub(r"e([+-])0?", r"e\1", f"{number:.0e}").replace("e+0", "").replace("e+", "e")
-
-
-def beside(ours: str, paper: str | None) -> str:
-    """Ours, and in brackets the paper's."""
-    return ours if paper is None else f"{ours} ({paper})"
 
 
 def distances() -> Table:
@@ -188,77 +160,9 @@ def growth() -> Table:
     ]
 
 
-MNIST = "mnist_standard"
-
-
-def in_the_papers_modes() -> Table:
-    sinkhorn = sinkhorn_name(1 / 1000)
-    rows = [
-        (IGNORED_PGD, "paper-pgd-off", 10_000, "paper"),
-        (REPAIRED_PGD, "paper-pgd", 10_000, "paper"),
-        (IGNORED_FW, "paper-fw-off", 1000, "paper"),
-        (REPAIRED_FW, "paper-fw", 1000, "paper"),
-        (sinkhorn, "sinkhorn", 1000, ""),
-    ]
-    return [
-        [
-            method.replace("the paper's ", ""),
-            beside(
-                accuracy(name, MNIST, 0.1, samples=samples, device="H200", loss=loss),
-                f"{table3_mnist.PUBLISHED[method][0]:.1f}",
-            ),
-            f"{samples:,}",
-        ]
-        for method, name, samples, loss in rows
-    ]
-
-
-RADII = (0.1, 0.2, 0.3, 0.4, 0.5)
-NAMES = {"pgd": "`PGD`", "fw": "`FrankWolfe`", "auto": "`Auto`"}
-
-
-def papers(published: Any, radii: tuple[float, ...]) -> Table:
-    """The paper's PGD."""
-    at = [RADII.index(radius) for radius in radii]
-    return [
-        ["paper, repaired", *(f"{published[REPAIRED_PGD][place]:.1f}" for place in at)],
-        ["paper, box ignored", *(f"{published[IGNORED_PGD][place]:.1f}" for place in at)],
-    ]
-
-
-def ours(weights: str, radii: tuple[float, ...]) -> Table:
-    """On the first 1,000 images."""
-    return [
-        [words, *(accuracy(name, weights, radius, device="H200") for radius in radii)] for name, words in NAMES.items()
-    ]
-
-
-def everything() -> Table:
-    results = ledger("table3-mnist")
-
-    def line(method: str) -> list[str]:
-        found = [results.find(method=method, eps=radius) for radius in RADII]
-        assert all(sum(row["samples"] for row in rows) == 10_000 for rows in found)
-        assert all(row["valid"] == row["samples"] for rows in found for row in rows)
-        return [f"`{method}`", *(table_of(rows) for rows in found)]
-
-    return [*papers(table3_mnist.PUBLISHED, RADII), line("PGD"), line("FrankWolfe")]
-
-
-def standard() -> Table:
-    return ours(MNIST, (0.1, 0.2, 0.3))
-
-
-def trained() -> Table:
-    radii = (0.3, 0.5)
-    return [*papers(table_advtrained.FRANK_WOLFE_TRAINED, radii), *ours("mnist_frankwolfe_trained", radii)]
-
-
 EXPECTED: dict[str, list[Callable[[], Table]]] = {
     "Table 1": [growth],
     "Table 2": [distances, iterations],
-    "Table 3": [in_the_papers_modes, everything, standard],
-    "Adversarially trained models": [trained],
     "Examples": [shapes],
     "Dykstra": [violations],
     "The oracle without entropy": [two_pixels, random_images],
@@ -288,27 +192,40 @@ def test_sections_say_where_their_numbers_are_from(section: str) -> None:
     assert f"*{' · '.join([*words, place])}*" in SECTIONS[section].replace("\n", " ")
 
 
-def test_table_3_says_where_its_numbers_are_from() -> None:
-    [run] = ledger("table3-mnist").runs
-    words = [f"`{run['command']}`", run["hardware"], f"seed {run['seed']}", f"commit {run['commit']}"]
-    assert " · ".join(words) in SECTIONS["Table 3"].replace("\n", " ")
+@pytest.mark.parametrize("page", _page.PAGES, ids=lambda page: page.name)
+def test_tables_of_attacks_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert _page.refreshed(text) == text, "python -m experiments._page writes them anew"
 
 
-def test_the_readme_has_the_same_figures() -> None:
-    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8").replace("\n", " ")
-    for method, *figures in everything()[2:]:
-        assert f"{' / '.join(figures)} for {method}" in readme
+def test_tables_of_attacks_are_on_the_page() -> None:
+    on_page = set(re.findall(r"<!-- ([\w-]+) -->", "".join(page.read_text(encoding="utf-8") for page in _page.PAGES)))
+    assert on_page - {"end"} == set(_page.BLOCKS)
+
+
+def test_a_table_that_is_out_of_date_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_page, "PICTURE", tmp_path / "headline.png")
+    [readme] = [page for page in _page.PAGES if page.name == "README.md"]
+    changed, text = tmp_path / "README.md", readme.read_text(encoding="utf-8")
+    changed.write_text(text.replace("10,000", "1"), encoding="utf-8")
+    _page.main((changed,))
+    assert "| 10,000 |" in changed.read_text(encoding="utf-8")
+    assert (tmp_path / "headline.png").stat().st_size > 10_000
 
 
 def test_the_list_has_every_experiment_of_the_paper() -> None:
     [listed] = tables("What is here")
     commands = [name for line in listed for name in re.findall(r"`([a-z0-9-]+)`", line[1])]
     files = [path.stem.replace("_", "-") for path in (DOCS.parent / "experiments").glob("[a-z]*.py")]
-    assert sorted(set(commands)) == sorted(set(files) - set(NO_TABLES) | {"attacks"})
+    assert sorted(set(commands)) == sorted(set(files) - set(NO_TABLES))
 
 
 def test_no_other_section_has_a_table() -> None:
-    assert {section for section in SECTIONS if tables(section)} == {"What is here", *EXPECTED}
+    blocks = re.compile(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", re.S)
+    assert {section for section in SECTIONS if tables(section, blocks.sub("", SECTIONS[section]))} == {
+        "What is here",
+        *EXPECTED,
+    }
 
 
 def test_what_is_said_of_the_bisection_is_so() -> None:
@@ -321,11 +238,14 @@ def test_what_is_said_of_the_bisection_is_so() -> None:
 def test_what_is_said_beside_the_tables_is_so() -> None:
     between = row("table2", method="truth")["between"]
     assert f"lie {between:.6f} apart" in SECTIONS["Table 2"]
-    stronger = [accuracy(name, MNIST, 0.1, samples=10_000, device="H200") for name in ("paper-pgd-off", "paper-pgd")]
-    fewer = accuracy("paper-pgd", MNIST, 0.1, device="H200", loss="paper")
-    sinkhorn = accuracy("sinkhorn", MNIST, 0.4, device="H200", loss="paper")
-    text = SECTIONS["Table 3"].replace("\n ", "")
-    assert f"is stronger: {stronger[0]}, repaired {stronger[1]}." in text
-    assert f"the repaired PGD leaves {fewer} of them" in text
-    theirs = table3_mnist.PUBLISHED[sinkhorn_name(1 / 1000)][3]
-    assert f"with the paper's it leaves {sinkhorn}, the paper has {theirs}" in text
+
+
+def test_what_is_said_of_losses_is_so() -> None:
+    lines = [json.loads(line) for line in (RESULTS / "attacks.jsonl").read_text(encoding="utf-8").splitlines()]
+    own = {
+        line["name"]: line["accuracy"]
+        for line in lines
+        if line["samples"] == 10_000 and line["eps"] == 0.1 and "paper_loss" not in line["attack"]
+    }
+    words = f"{own['paper-pgd-off']:.1f}, repaired {own['paper-pgd']:.1f}, at 0.1"
+    assert words in SECTIONS["MNIST"].replace("\n  ", " ")

@@ -143,7 +143,7 @@ def test_the_first_page_says_what_the_readme_says() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     rows = [line for line in first.splitlines() if re.match(r"\| (MNIST|CIFAR|ImageNet)", line)]
-    assert len(rows) == 4
+    assert len(rows) == 5
     assert set(rows) <= set(readme.splitlines())
     [code] = re.findall(r"```python\n(.*?)```", first, re.DOTALL)
     assert code in readme  # where it is run

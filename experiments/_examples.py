@@ -6,7 +6,7 @@ seen, which are not ours to give away: it takes them to read a file.
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,9 +35,10 @@ def save_examples(path: Path, images: Tensor, adversarial: Tensor, prediction: T
     moving = values.clone()
     moving[:, plan.cost.offsets.index((0, 0))] = 0
     at = (values * moving.any(1, keepdim=True)).nonzero(as_tuple=True)
+    kept: dict[str, Any]
     if len(at[0]) < DENSE * len(plan.cost.offsets) * int((images > 0).sum()):
         kept = dict(
-            window=np.array(plan.cost.window),
+            window=plan.cost.window,
             place=np.stack([index.numpy().astype(np.uint16) for index in at]),
             mass=values[at].numpy(),
         )

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments import (
-    figure_convergence,
-    figure_time,
     table3_cifar,
     table3_imagenet,
     table3_mnist,
@@ -104,8 +102,6 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
             table3_cifar.EXPERIMENT,
             table3_imagenet.EXPERIMENT,
             table_advtrained.EXPERIMENT,
-            figure_convergence.EXPERIMENT,
-            figure_time.EXPERIMENT,
         )
     },
 }

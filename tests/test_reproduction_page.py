@@ -249,3 +249,19 @@ def test_what_is_said_of_losses_is_so() -> None:
     }
     words = f"{own['paper-pgd-off']:.1f}, repaired {own['paper-pgd']:.1f}, at 0.1"
     assert words in SECTIONS["MNIST"].replace("\n  ", " ")
+
+
+def test_what_is_said_of_the_first_images_is_so() -> None:
+    text = SECTIONS["Adversarially trained models"].replace("\n  ", " ")
+    first = dict(first=0, samples=1000, eps=0.3, method="PGD")
+    robust, papers = (
+        row("table-advtrained", model=model, **first)["held"] / 10
+        for model in ("mnist-robust", "mnist_frankwolfe_trained")
+    )
+    assert f"`PGD` leaves {robust:.1f}% of `mnist-robust` at 0.3 and {papers:.1f}% of the paper's robust model" in text
+    auto = {
+        model: row("table-advtrained", model=model, **first | dict(eps=0.5, method="Auto"))["held"] / 10
+        for model in ("mnist-robust", "mnist_frankwolfe_trained")
+    }
+    assert f"and {auto['mnist_frankwolfe_trained']:.1f}% under `Auto`" in text
+    assert f"keeps {auto['mnist-robust']:.1f}%" in text

@@ -192,6 +192,12 @@ def digits(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_an_experiment_on_data_runs_to_its_end(digits: Path) -> None:
+    assert table_feasibility.EXPERIMENT.main(["--quick", f"--data={digits}", f"--out={digits / 'out'}"]) == 0
+    lines = (digits / "out" / "table-feasibility.md").read_text(encoding="utf-8").splitlines()
+    assert [line.split(" | ")[0].strip("| ") for line in lines[2:]] == list(table_feasibility.PAPER)
+
+
 def test_table_3_adds_thousands_up(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_table3, "CHUNK", 10)
     experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 12, {_table3.IGNORED_PGD: (42.6, 4.2, 0.4, 0.0, 0.0)}))

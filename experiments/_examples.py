@@ -1,8 +1,8 @@
 """Some adversarial images of a result, small enough to lie beside it, for anybody to check.
 
 A sparse plan says all: the image is what arrives. Where entropy leaves a little everywhere the plan is larger than all
-images together, and the images are kept instead, to be checked by exact transport. Of neither can the clean images be
-seen, which are not ours to give away: it takes them to read a file.
+images together, and the images are kept instead, as the bits in which they differ from the clean ones, to be checked by
+exact transport. So it takes the clean images to read a file.
 """
 
 from pathlib import Path

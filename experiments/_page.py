@@ -29,8 +29,6 @@ HEADLINES: tuple[tuple[str, str, Plan, tuple[float, ...]], ...] = (
     ("CIFAR-10, ResNet-20", "table3-cifar", table3_cifar.RESNET20, (0.001, 0.002)),
     ("ImageNet, ResNet-50", "table3-imagenet", table3_imagenet.RESNET50, (0.001, 0.005)),
 )
-
-
 CURVES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (sinkhorn_name(1 / 1000), "paper: projected Sinkhorn, invalid", dict(color=plot.FRAME)),
     (REPAIRED_PGD, "paper: PGD, valid", dict(color=plot.FADED)),
@@ -43,6 +41,11 @@ CURVES: tuple[tuple[str, str, dict[str, str]], ...] = (
 def results(name: str) -> Ledger:
     """What there is of an experiment."""
     return Ledger.open(RESULTS / f"{name}.json", {})
+
+
+def judged(name: str, plan: Plan) -> list[Row]:
+    """What attacks left of a model."""
+    return [row for row in results(name).find(model=plan.victim.model) if "held" in row and "eps" in row]
 
 
 def section(experiment: Experiment) -> str:
@@ -64,7 +67,7 @@ def headlines() -> str:
     """One line for each model: the paper's figures, the paper's PGD as it comes out here, and ours."""
     lines = []
     for words, name, plan, radii in HEADLINES:
-        rows = [row for row in results(name).find(model=plan.victim.model) if "held" in row and "eps" in row]
+        rows = judged(name, plan)
         found = [here(rows, method, radii) for method in (REPAIRED_PGD, *OURS)]
         paper = [published(plan, method, radii) for method in (REPAIRED_PGD, IGNORED_PGD)]
         images = count([row for row in rows if row["method"] == "PGD"])
@@ -108,13 +111,13 @@ def picture() -> "Figure":
     figure = plot.blank_figure(8.6, 3.3)
     panels = figure.subplots(1, 2, sharey=True)
     for panel, (words, name, plan, _) in zip(panels, HEADLINES[:2], strict=True):
-        judged = [row for row in results(name).find(model=plan.victim.model) if "held" in row and "eps" in row]
+        rows = judged(name, plan)
         for method, label, style in CURVES:
             if label.startswith("paper"):
                 values = [None if value is None else float(value) for value in plan.published[method]]
                 points = [(eps, value) for eps, value in zip(plan.victim.eps, values, strict=True) if value is not None]
             else:
-                mine = [row for row in judged if row["method"] == method]
+                mine = [row for row in rows if row["method"] == method]
                 points = [
                     (eps, float(accuracy([row for row in mine if row["eps"] == eps])))
                     for eps in sorted({row["eps"] for row in mine})

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from experiments import _page, figure_dykstra, figure_examples, table1, table2, table_feasibility
+from experiments import _page, figure_dykstra, figure_examples, table1, table2, table3_mnist, table_feasibility
 from experiments._lab import Ledger
-from experiments._table3 import beside
+from experiments._table3 import DUAL, OURS, REPAIRED_FW, REPAIRED_PGD, beside
+from experiments._table3 import accuracy as percent
 from experiments._victims import VICTIMS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -265,3 +266,23 @@ def test_what_is_said_of_the_first_images_is_so() -> None:
     }
     assert f"and {auto['mnist_frankwolfe_trained']:.1f}% under `Auto`" in text
     assert f"keeps {auto['mnist-robust']:.1f}%" in text
+
+
+@pytest.mark.parametrize("name", ["table3-mnist", "table3-cifar", "table3-imagenet", "table-advtrained"])
+def test_all_images_that_count_as_valid_are(name: str) -> None:
+    rows = [
+        line for line in ledger(name).rows if line["method"] in (*OURS, REPAIRED_PGD, REPAIRED_FW) and "eps" in line
+    ]
+    assert rows
+    assert [line for line in rows if line["valid"] != line["samples"]] == []
+
+
+def test_the_papers_modes_are_the_papers_on_mnist() -> None:
+    plan, results = table3_mnist.STANDARD, ledger("table3-mnist")
+    away = [
+        abs(float(percent(results.find(method=method, eps=eps))) - figure)
+        for method in DUAL
+        for eps, figure in zip(plan.victim.eps, plan.published[method], strict=True)
+        if figure is not None
+    ]
+    assert f"within {max(away):.1f} points of the paper's" in SECTIONS["MNIST"]

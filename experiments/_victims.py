@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from experiments._lab import Setting
@@ -38,6 +39,8 @@ class Victim:
         """The model, and some of the test images with their labels."""
         weights = setting.data(self.weights) if self.weights else None
         model = zoo.load_model(self.network, weights=weights).to(setting.device)
+        if not self.small:  # on a CPU large images take a quarter less time so, small ones as long as before
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         images, labels = zoo.load_data(setting.data(self.data), split="test").batch(first, last)
         return model, images.to(setting.device), labels.to(setting.device)
 

@@ -33,6 +33,7 @@ STEP_SIZES = (1.0, 0.1, 0.01, 0.001)
 STEPS = 100
 SHOWN = (1, 3, 10, 30, 100)
 SINKHORN, DUAL, FRANK_WOLFE, OURS = "projected Sinkhorn", "dual projection", "dual LMO", "PGD (ours)"
+METHODS = (SINKHORN, DUAL, FRANK_WOLFE, OURS)
 
 
 def attacks(name: str, steps: int) -> list[tuple[str, float | None, Ascent]]:
@@ -67,6 +68,8 @@ def measure(setting: Setting, ledger: Ledger) -> None:
         samples = 9 if setting.quick else setting.options.samples or SAMPLES[name]
         model, images, labels = VICTIMS[name].load(setting, 0, samples)
         for method, size, attack in attacks(name, 5 if setting.quick else STEPS):
+            if method not in (setting.options.attack or METHODS):
+                continue
             setting.console.print(f"[dim]{name}: {method}{'' if size is None else f', step {size:g}'}")
             key = dict(data=name, model=VICTIMS[name].model, method=method, step=size, eps=EPS)
             ledger.row(key, partial(trace, attack, model, images, labels))
@@ -114,6 +117,7 @@ def picture(ledger: Ledger) -> "Figure":
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", nargs="+", choices=list(SAMPLES), help="some of the data sets")
+    parser.add_argument("--attack", nargs="+", choices=METHODS, help="some of the attacks, with all their step sizes")
     parser.add_argument("--samples", type=whole_number, help="how many images, the paper's number if not given")
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import wasserball as wb
 from experiments import _paper
-from experiments._lab import Experiment, Ledger, Setting, markdown, whole_number
+from experiments._lab import Experiment, Ledger, Row, Setting, markdown, whole_number
 from experiments._victims import VICTIMS
 from wasserball import plot
 from wasserball.attacks.attack import Ascent
@@ -47,7 +47,7 @@ def attacks(name: str, steps: int) -> list[tuple[str, float | None, Ascent]]:
 
 
 def trace(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
-    """Loss and accuracy at each iteration, as the attack itself sees them when it asks for its gradient."""
+    """Loss and accuracy after 0, 1, 2, … steps, as the attack itself sees them when it asks for its next gradient."""
     losses: list[float] = []
     accuracies: list[float] = []
     inner = resolve_loss(attack.loss, targeted=False)
@@ -60,7 +60,8 @@ def trace(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> d
         return inner(logits, answers)
 
     _paper.to_the_end(replace(attack, loss=watched, batch_size=len(images)), model, images, labels)
-    return dict(samples=len(images), loss=losses[: attack.steps], accuracy=accuracies[: attack.steps])
+    walk = slice(1, attack.steps + 2)  # without the look at clean images before it, and what judges the last ones
+    return dict(samples=len(images), loss=losses[walk], accuracy=accuracies[walk])
 
 
 def measure(setting: Setting, ledger: Ledger) -> None:
@@ -75,13 +76,18 @@ def measure(setting: Setting, ledger: Ledger) -> None:
             ledger.row(key, partial(trace, attack, model, images, labels))
 
 
+def in_order(ledger: Ledger, name: str) -> list[Row]:
+    """The rows of a data set, whichever attack was first."""
+    return sorted(ledger.find(data=name), key=lambda row: METHODS.index(row["method"]))
+
+
 def table(ledger: Ledger) -> str:
     def at(values: list[float], form: str) -> list[str]:
-        return [format(values[turn - 1], form) if turn <= len(values) else "–" for turn in SHOWN]
+        return [format(values[turn], form) if turn < len(values) else "–" for turn in SHOWN]
 
     parts = []
     for name in dict.fromkeys(row["data"] for row in ledger.rows):
-        rows = ledger.find(data=name)
+        rows = in_order(ledger, name)
         lines = [
             [
                 row["method"],
@@ -104,14 +110,16 @@ def picture(ledger: Ledger) -> "Figure":
     axes = figure.subplots(len(names), 2, squeeze=False)
     for panels, name in zip(axes, names, strict=True):
         for panel, column in zip(panels, ("loss", "accuracy"), strict=True):
-            for row in ledger.find(data=name):
+            for row in in_order(ledger, name):
                 words = row["method"] + ("" if row["step"] is None else f", {row['step']:g}")
                 style = dict(color=colours[row["method"]], linestyle=lines[row["step"]], linewidth=1.3)
-                panel.plot(range(1, len(row[column]) + 1), row[column], label=words, **style)
-            panel.set(xscale="log", xlabel="iteration", ylabel=column)
+                panel.plot(range(1, len(row[column])), row[column][1:], label=words, **style)
+            panel.set(xscale="log", ylabel=f"{name}: {column}")
             panel.grid(color=plot.FRAME, linewidth=0.5)
-            plot.caption(panel, name if column == "loss" else "")
-        panels[1].legend(frameon=False, fontsize=7, ncols=2)
+            plot.caption(panel, "", "step")
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", frameon=False, fontsize=8, ncols=4
+    )
     return figure
 
 

@@ -30,8 +30,9 @@ GAMMA = {"cifar": 5e-5, "imagenet": 5e-6}
 """Of projected Sinkhorn."""
 SAMPLES = {"cifar": 100, "imagenet": 50}
 STEP_SIZES = (1.0, 0.1, 0.01, 0.001)
-STEPS = 100
 SHOWN = (1, 3, 10, 30, 100)
+STEPS = SHOWN[-1] + 1
+"""The last gradient is asked for before the last step."""
 SINKHORN, DUAL, FRANK_WOLFE, OURS = "projected Sinkhorn", "dual projection", "dual LMO", "PGD (ours)"
 METHODS = (SINKHORN, DUAL, FRANK_WOLFE, OURS)
 
@@ -60,7 +61,7 @@ def trace(attack: Ascent, model: nn.Module, images: Tensor, labels: Tensor) -> d
         return inner(logits, answers)
 
     _paper.to_the_end(replace(attack, loss=watched, batch_size=len(images)), model, images, labels)
-    walk = slice(1, attack.steps + 2)  # without the look at clean images before it, and what judges the last ones
+    walk = slice(1, attack.steps + 1)  # without the look at clean images before it, and what judges the last ones
     return dict(samples=len(images), loss=losses[walk], accuracy=accuracies[walk])
 
 

@@ -11,14 +11,26 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import wasserball as wb
-from experiments import _lab, _paper, _table3, figure_dykstra, table1, table2, table_feasibility, toy_lmo
+from experiments import (
+    _lab,
+    _paper,
+    _table3,
+    figure_convergence,
+    figure_dykstra,
+    table1,
+    table2,
+    table_feasibility,
+    toy_lmo,
+)
 from experiments._examples import load_examples, save_examples
 from experiments._lab import Experiment, Ledger, Setting
 from experiments._victims import MNIST, MNIST_ROBUST, MNIST_SINKHORN
 from wasserball import cli, zoo
+from wasserball.attacks.attack import Ascent
 from wasserball.operators import project, sinkhorn
 
 SMALL = [toy_lmo.EXPERIMENT, figure_dykstra.EXPERIMENT, table2.EXPERIMENT, table1.EXPERIMENT]
@@ -343,3 +355,28 @@ def test_kept_images_are_the_same_bit_for_bit(method: str, tmp_path: Path) -> No
     if kept.plan is not None:
         assert torch.equal(kept.plan.values, result.plan.values)
     assert (tmp_path / "some.npz").stat().st_size < 30_000
+
+
+PAPERS: list[Callable[[int], Ascent]] = [
+    lambda steps: _paper.pgd(0.1, step=0.1, box="off", steps=steps),
+    lambda steps: _paper.frank_wolfe(0.1, box="off", steps=steps),
+    lambda steps: _paper.sinkhorn(0.1, gamma=1e-3, steps=steps),
+]
+
+
+@pytest.mark.parametrize("make", [*PAPERS, lambda steps: wb.PGD(eps=0.1, steps=steps)])
+def test_convergence_begins_at_clean_images(make: Callable[[int], Ascent]) -> None:
+    images, labels = (column[:6] for column in zoo.load_sample())
+    model = zoo.load_model("mnist-standard")
+    walk = figure_convergence.trace(make(4), model, images, labels)
+    assert len(walk["loss"]) == len(walk["accuracy"]) == 4
+    assert walk["loss"][0] == pytest.approx(float(F.cross_entropy(model(images), labels)), abs=1e-6)
+    assert walk["loss"][1] != walk["loss"][0]
+
+
+@pytest.mark.parametrize("make", PAPERS)
+def test_convergence_is_step_by_step(make: Callable[[int], Ascent]) -> None:
+    images, labels = (column[:6] for column in zoo.load_sample())
+    model = zoo.load_model("mnist-standard")
+    short, long = (figure_convergence.trace(make(steps), model, images, labels) for steps in (3, 5))
+    assert short["loss"] == pytest.approx(long["loss"][:3], abs=1e-6)

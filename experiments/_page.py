@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import figure_time, table3_cifar, table3_imagenet, table3_mnist, table_advtrained
+from experiments import figure_convergence, figure_time, table3_cifar, table3_imagenet, table3_mnist, table_advtrained
 from experiments._lab import ROOT, Experiment, Ledger, Row, markdown
 from experiments._table3 import IGNORED_PGD, OURS, REPAIRED_PGD, Plan, accuracy, count, sinkhorn_name
 from wasserball import plot
@@ -100,6 +100,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
             table3_cifar.EXPERIMENT,
             table3_imagenet.EXPERIMENT,
             table_advtrained.EXPERIMENT,
+            figure_convergence.EXPERIMENT,
             figure_time.EXPERIMENT,
         )
     },

@@ -110,8 +110,11 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
             raise ValueError(f"--attack must be among {'; '.join(plan.methods())}, got {method}")
     quick = 20 if plan.victim.small else 2
     samples, last_run = options.samples or (quick if setting.quick else plan.samples), _paper.Last()
-    for first in range(0, samples, CHUNK):
-        last = min(first + CHUNK, samples)
+    if options.first < 0:
+        raise ValueError(f"--first must be at least 0, got {options.first}")
+    end = options.first + samples
+    for first in range(options.first, end, CHUNK):
+        last = min(first + CHUNK, end)
         model, images, labels = plan.victim.load(setting, first, last)
         key = dict(model=plan.victim.model, first=first, samples=last - first, method="none")
         ledger.row(key, partial(clean, model, images, labels))
@@ -123,12 +126,12 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
             for start, method in product(range(first, last, CHUNK // 10), methods):
                 if (start - first) % plan.batch(method):
                     continue
-                end = min(start + plan.batch(method), last)
-                setting.console.print(f"[dim]{method}, eps {eps:g}, images {start} to {end - 1}")
+                stop = min(start + plan.batch(method), last)
+                setting.console.print(f"[dim]{method}, eps {eps:g}, images {start} to {stop - 1}")
                 steps = 10 if setting.quick else plan.steps.get(method)
                 tried = make_attack(method, plan.victim, eps, steps, options.seed)
-                key = dict(model=plan.victim.model, first=start, samples=end - start, method=method, eps=eps)
-                some = images[start - first : end - first], labels[start - first : end - first]
+                key = dict(model=plan.victim.model, first=start, samples=stop - start, method=method, eps=eps)
+                some = images[start - first : stop - first], labels[start - first : stop - first]
                 ledger.row(key, partial(attack, tried, model, *some, last_run))
                 kept = examples_path(ledger, plan.victim, method, eps)
                 if start == 0 and plan.victim.small and not kept.exists():
@@ -183,9 +186,14 @@ def accuracy(rows: Sequence[Row]) -> str:
 
 
 def apart(rows: Sequence[Row]) -> list[Row]:
-    """Without those whose images are the first ones of another row: somebody had asked for few at first."""
+    """The first images, each once: without rows that are the beginning of another, since somebody had asked for few at
+    first, and without those beyond a gap (``--first``)."""
     largest = {(row.get("eps"), row["first"]): row for row in sorted(rows, key=lambda row: int(row["samples"]))}
-    return list(largest.values())
+    found: list[Row] = []
+    for (eps, first), row in sorted(largest.items(), key=lambda item: int(item[0][1])):
+        if first == sum(before["samples"] for before in found if before.get("eps") == eps):
+            found.append(row)
+    return found
 
 
 def beside(ours: str, paper: str | None) -> str:
@@ -232,6 +240,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attack", nargs="+", metavar="NAME", help="some of the attacks, by their names in the table")
     parser.add_argument("--eps", nargs="+", type=float, help="some of the radii")
     parser.add_argument("--samples", type=whole_number, help="how many images, all of the table's if not given")
+    parser.add_argument("--first", type=int, default=0, help="where they begin; the table is of those from 0 on")
 
 
 def experiment(name: str, summary: str, *plans: Plan) -> Experiment:

@@ -242,7 +242,21 @@ def test_images_are_counted_once() -> None:
     )
     assert _table3.accuracy([more, few, others]) == "60.0"
     assert _table3.count([few, more, others]) == "105"
+    assert _table3.apart([few, more, others, dict(others, first=200)]) == [more, others]
     assert _table3.count([few, dict(more, eps=0.2)]) == "10–100"
+
+
+def test_images_from_elsewhere_are_kept_out_of_the_table(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 5, {}))
+    chosen = [f"--data={digits}", f"--out={digits}", "--quick", "--samples=5", "--eps", "0.1", "--attack", "PGD"]
+    assert experiment.main(chosen) == 0
+    before = (digits / "t.md").read_text(encoding="utf-8")
+    assert experiment.main([*chosen, "--first=20"]) == 0
+    rows = [row for row in json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"] if "eps" in row]
+    assert [row["first"] for row in rows] == [0, 20]
+    assert (digits / "t.md").read_text(encoding="utf-8") == before
+    assert experiment.main([*chosen, "--first=-1"]) == 1
+    assert "--first must be at least 0, got -1" in capsys.readouterr().out
 
 
 def test_slow_attacks_take_few_images_at_a_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:

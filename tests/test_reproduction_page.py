@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from experiments import _page, figure_dykstra, figure_examples, table1, table2, table3_mnist, table_feasibility
+from experiments import (
+    _page,
+    figure_convergence,
+    figure_dykstra,
+    figure_examples,
+    table1,
+    table2,
+    table3_mnist,
+    table_feasibility,
+)
 from experiments._lab import Ledger
 from experiments._table3 import DUAL, OURS, REPAIRED_FW, REPAIRED_PGD, beside
 from experiments._table3 import accuracy as percent
@@ -266,6 +275,15 @@ def test_what_is_said_of_the_first_images_is_so() -> None:
     }
     assert f"and {auto['mnist_frankwolfe_trained']:.1f}% under `Auto`" in text
     assert f"keeps {auto['mnist-robust']:.1f}%" in text
+
+
+def test_what_is_said_of_convergence_is_so() -> None:
+    assert "ahead of all others after 10, 30 and 100 steps" in SECTIONS["Convergence"].replace("\n", " ")
+    results = ledger("figure-convergence")
+    for name in {line["data"] for line in results.rows}:
+        for steps in (10, 30, 100):
+            losses = {(line["method"], line["step"]): line["loss"][steps] for line in results.find(data=name)}
+            assert max(losses, key=losses.__getitem__)[0] == figure_convergence.OURS
 
 
 @pytest.mark.parametrize("name", ["table3-mnist", "table3-cifar", "table3-imagenet", "table-advtrained"])

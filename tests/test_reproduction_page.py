@@ -19,7 +19,7 @@ from experiments import (
     table_feasibility,
 )
 from experiments._lab import Ledger
-from experiments._table3 import DUAL, OURS, REPAIRED_FW, REPAIRED_PGD, beside
+from experiments._table3 import DUAL, OURS, REPAIRED_FW, REPAIRED_PGD, beside, sinkhorn_name
 from experiments._table3 import accuracy as percent
 from experiments._victims import VICTIMS
 
@@ -304,3 +304,25 @@ def test_the_papers_modes_are_the_papers_on_mnist() -> None:
         if figure is not None
     ]
     assert f"within {max(away):.1f} points of the paper's" in SECTIONS["MNIST"]
+
+
+def test_what_is_said_of_projected_sinkhorn_is_so() -> None:
+    plan, results, method = table3_mnist.STANDARD, ledger("table3-mnist"), sinkhorn_name(1 / 1000)
+
+    def held(eps: float, images: range, method: str) -> float:
+        rows = [line for line in results.find(method=method, eps=eps) if line["first"] in images]
+        if method != REPAIRED_PGD:
+            rows = [line for line in rows if line["samples"] == 100]
+        return 100 * sum(line["held"] for line in rows) / sum(line["samples"] for line in rows)
+
+    early, late = ([held(eps, range(*half), method) for eps in plan.victim.eps] for half in ((0, 1000), (5000, 5300)))
+    paper = [figure for figure in plan.published[method] if figure is not None]
+    mean = [(first + second) / 2 for first, second in zip(early, late, strict=True)]
+    text = SECTIONS["MNIST"].replace("\n  ", " ")
+    less = max(figure - found for figure, found in zip(paper, early, strict=True))
+    away = max(abs(figure - found) for figure, found in zip(paper, mean, strict=True))
+    assert f"leaves up to {less:.1f} points less" in text
+    assert f"leaves {' / '.join(f'{found:.1f}' for found in late)}%" in text
+    assert f"{' / '.join(f'{found:.1f}' for found in mean)}%, is within {away:.1f} points of the paper's" in text
+    first, other = (held(0.1, range(start, start + 1), REPAIRED_PGD) for start in (0, 5000))
+    assert f"leaves {first:.1f}% of the first 1,000 at 0.1, {other:.1f}% of those from 5,000 on" in text

@@ -313,7 +313,7 @@ def test_what_is_said_of_projected_sinkhorn_is_so() -> None:
         rows = [line for line in results.find(method=method, eps=eps) if line["first"] in images]
         if method != REPAIRED_PGD:
             rows = [line for line in rows if line["samples"] == 100]
-        return 100 * sum(line["held"] for line in rows) / sum(line["samples"] for line in rows)
+        return 100 * float(sum(line["held"] for line in rows) / sum(line["samples"] for line in rows))
 
     early, late = ([held(eps, range(*half), method) for eps in plan.victim.eps] for half in ((0, 1000), (5000, 5300)))
     paper = [figure for figure in plan.published[method] if figure is not None]

@@ -104,7 +104,7 @@ class Classifier:
             values += slope.loss / self.draws
             steepness += slope.steepness / self.draws
             gradient += slope.direction * per_sample(slope.scale / self.draws, images)
-        scale, direction = _normalised(gradient)
+        scale, direction = normalised(gradient)
         return Slope(logits, values, direction.to(images.dtype), scale.double(), steepness)
 
     def check(self, slope: Slope) -> None:
@@ -134,7 +134,7 @@ class Classifier:
     def _draw(self, images: Tensor, labels: Tensor, loss: Loss, high: float | None) -> Slope:
         """The slope of one draw."""
         seen, height, rise = self._backward(images, labels, loss, high)
-        largest, direction = _normalised(rise)
+        largest, direction = normalised(rise)
         return Slope(seen, height.loss, direction, height.size * largest, height.size)
 
     def _backward(
@@ -199,7 +199,7 @@ def largest_entry(tensor: Tensor) -> Tensor:
     return norm
 
 
-def _normalised(gradient: Tensor) -> tuple[Tensor, Tensor]:
+def normalised(gradient: Tensor) -> tuple[Tensor, Tensor]:
     """The largest entry of each sample, and the gradient over it; 0 where there is none."""
     largest = largest_entry(gradient)
     # Never in place: what autograd returns may be a view of something else.

@@ -29,7 +29,9 @@ MOMENTUM = 0.75
 ROUNDS = 3
 """Of the duals of ball and box in a step: where it leads is only where the next one starts …"""
 LAST_ROUNDS = 12
-"""… but for the last one, where nobody judges and repairs it."""
+"""… but for the last one, where nobody judges and repairs it …"""
+RETURNING_ROUNDS = 6
+"""… or fewer, where the first step went nearly all the way and the duals are warm."""
 PATIENCE = 0.75
 """The share of the steps between two checkpoints that must raise the loss for the step size to stay."""
 
@@ -75,9 +77,13 @@ class PGD(Ascent):
     def _search(self, trial: Trial, start: int) -> None:
         inside, drilled = self.box == "loop", isinstance(trial, Drill)
         walk = Walk.start(trial, trial.survivors())
-        best = Best.start(walk) if self.step is None or (inside and not drilled) else None
-        checks = checkpoints(self.steps) if self.step is None else {}
+        # Who comes again goes on where this search ends: there is no best plan to go back to.
+        returning = isinstance(trial, Drill) and trial.lead is not None
+        controlled = self.step is None and not returning
+        best = Best.start(walk) if controlled or (inside and not drilled) else None
+        checks = checkpoints(self.steps) if controlled else {}
         momentum = self.momentum if self.momentum is not None else MOMENTUM if self.step is None else 0.0
+        last_rounds = RETURNING_ROUNDS if returning else LAST_ROUNDS if drilled else ROUNDS
         image, velocity = walk.mass, None
         lookout = trial.lookout()
         for number in range(self.steps):
@@ -109,11 +115,12 @@ class PGD(Ascent):
             if momentum and velocity is not None:
                 direction = torch.add(direction, velocity, alpha=momentum, out=velocity)
             velocity = direction if momentum else None
-            rounds = LAST_ROUNDS if drilled and number == self.steps - 1 else ROUNDS
+            rounds = last_rounds if number == self.steps - 1 else ROUNDS
             image = walk.advance(direction, self.cost, self.bounds if inside else None, self.backend, rounds)
             trial.report((number + 1) / self.steps, len(walk.samples))
         if isinstance(trial, Drill):
             trial.take(*self._end(walk, image))
+            trial.leave(direction)
             return
         del image, direction, velocity
         if inside:

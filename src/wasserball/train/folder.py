@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 from wasserball.evaluate.folder import StoreError, claim, write_whole
 from wasserball.train.average import Average
 from wasserball.train.history import Epoch, best_of
+from wasserball.train.memory import Memory
 from wasserball.train.radius import OwnRadii
 from wasserball.train.setting import FORMAT, Setting
 from wasserball.zoo.weights import put_weights
 
-MODEL, OPTIMIZER, AVERAGE, RADII = "model.", "optimizer.", "average.", "radii"
+MODEL, OPTIMIZER, AVERAGE, RADII, MEMORY = "model.", "optimizer.", "average.", "radii", "memory"
 """Before the names of the tensors in ``last.safetensors``."""
 
 
@@ -31,6 +32,7 @@ class State:
     optimizer: Optimizer
     average: Average | None
     radii: OwnRadii | None
+    memory: Memory | None
 
     def judged(self) -> AbstractContextManager[None]:
         """The model with the weights that are judged and kept."""
@@ -62,6 +64,8 @@ class Folder:
             tensors |= {f"{AVERAGE}{name}": _copy(tensor) for name, tensor in state.average.tensors.items()}
         if state.radii is not None:
             tensors[RADII] = _copy(state.radii.values)
+        if state.memory is not None:
+            tensors[MEMORY] = _copy(state.memory.values)
         write_whole(self.last, save(tensors, {"history": json.dumps([asdict(record) for record in history])}))
         self._derive(tensors, history)
 
@@ -80,6 +84,8 @@ class Folder:
                 state.average.tensors[name].copy_(tensor)
         if state.radii is not None and RADII in tensors:
             state.radii.restore(tensors[RADII])
+        if state.memory is not None and MEMORY in tensors:
+            state.memory.restore(tensors[MEMORY])
         moments: dict[int, dict[str, Tensor]] = {}
         for name, tensor in _under(OPTIMIZER, tensors).items():
             number, _, part = name.partition(".")

@@ -19,6 +19,7 @@ from wasserball.train.board import Board
 from wasserball.train.folder import Folder, State
 from wasserball.train.held_out import HeldOut
 from wasserball.train.history import Epoch, Training, reason_to_stop
+from wasserball.train.memory import Memory
 from wasserball.train.objective import Cast
 from wasserball.train.parallel import backend_for, together
 from wasserball.train.progress import Watch, watching
@@ -113,6 +114,7 @@ def train(
             optimizer=make_optimizer(parameters, chosen),
             average=Average(model, chosen.average) if chosen.average else None,
             radii=OwnRadii(len(samples), chosen.low, chosen.eps, place) if chosen.radius == "own" else None,
+            memory=Memory(len(samples), samples.shape, place) if chosen.remember else None,
             recipe=chosen,
             setting=setting,
             samples=samples,
@@ -143,7 +145,7 @@ def _work(
 ) -> tuple[Epoch, ...]:
     """All epochs that are not finished yet; returns the whole history."""
     recipe, setting, workers = trainer.recipe, trainer.setting, trainer.workers
-    state = State(model, trainer.optimizer, trainer.average, trainer.radii)
+    state = State(model, trainer.optimizer, trainer.average, trainer.radii, trainer.memory)
     if workers.leads and not folder.last.exists():
         folder.save(state, ())
     workers.wait()

@@ -52,6 +52,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of an image."""
+        return self.data[int(self.numbers[0])][0].shape
+
     def batches(self, order: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
         """The images and labels of each batch; ``order`` counts these samples from 0."""
         if self.resident is not None:

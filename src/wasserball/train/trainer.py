@@ -18,6 +18,7 @@ from wasserball.attacks.inner import inner_maximum
 from wasserball.evaluate.workers import Workers
 from wasserball.train.augment import AUGMENTATIONS
 from wasserball.train.average import Average
+from wasserball.train.memory import Memory
 from wasserball.train.muon import Muon
 from wasserball.train.objective import Cast, objective
 from wasserball.train.progress import Watch
@@ -63,6 +64,7 @@ class Trainer:
     optimizer: Optimizer
     average: Average | None
     radii: OwnRadii | None
+    memory: Memory | None = None
     recipe: Recipe
     setting: Setting
     samples: Samples
@@ -98,6 +100,8 @@ class Trainer:
                     watch.step(epoch, looked, loss / seen)
             if self.radii is not None:
                 self.radii.share(self.workers)
+            if self.memory is not None:
+                self.memory.share(self.workers)
             loss, held, seen = self.workers.sum(sums).tolist()
         return Tally(loss / seen, held / seen)
 
@@ -137,7 +141,7 @@ class Trainer:
     def _attacked(self, step: int, batch: Batch) -> Tensor:
         places, images, labels, drawn = batch
         recipe, share = self.recipe, self.setting.radius_share(step)
-        if recipe.eps * share == 0:
+        if recipe.eps * share == 0 and self.memory is None:  # which wants to hear of each sample
             return images
         attack = replace(recipe.attack, seed=_mix(recipe.attack.seed, step))
         if recipe.radius == "grown":
@@ -147,9 +151,17 @@ class Trainer:
             radii = recipe.low + (recipe.eps - recipe.low) * drawn[:, 0].double()
         elif self.radii is not None:
             radii = self.radii.of(places)
+        lead = None
+        if self.memory is not None:
+            # Each epoch attacks all samples: after the first one all are known.
+            lead = self.memory.recall(places, known=step >= self.setting.steps)
         if recipe.replay and images.is_cuda:
-            return self._replay(images, labels, radii * share)
-        return inner_maximum(attack, self.model, images, labels, radii * share)
+            adversarial = self._replay(images, labels, radii * share, lead)
+        else:
+            adversarial = inner_maximum(attack, self.model, images, labels, radii * share, lead)
+        if self.memory is not None and lead is not None:
+            self.memory.keep(places, lead)
+        return adversarial
 
     def _grown(self, attack: Attack, share: float, images: Tensor, labels: Tensor) -> Tensor:
         """Images at the smallest of some radii, each so many times the last, at which they fool the model, or at the

@@ -27,6 +27,7 @@ RECIPE = replace(
     batch_size=47,  # batches of 47, 47 and 46: one process has one more than the other
     epochs=3,
     radius="random",
+    remember=True,
     optimizer="sgd",  # Adam would make much of what is rounding
     rate=0.05,
     average=0.8,

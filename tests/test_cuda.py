@@ -25,6 +25,7 @@ from wasserball import (
     train,
     verify,
 )
+from wasserball.attacks.drill import Lead
 from wasserball.attacks.inner import inner_maximum
 from wasserball.operators import Solution
 from wasserball.solvers import Method
@@ -140,6 +141,19 @@ def test_a_recorded_attack_sees_new_images_and_new_weights(attack: Attack) -> No
         assert (seen[1:] != images[1:]).flatten(1).any(1).all()
 
 
+def test_a_recorded_attack_remembers_like_another() -> None:
+    model, attack = network(dtype=torch.float32).cuda(), INNER[0]
+    replay = Replay(attack, model)
+    images = torch.rand(6, 1, 6, 6, generator=torch.Generator().manual_seed(0)).cuda()
+    labels, eps = torch.arange(6).cuda() % 3, torch.full((6,), 0.1, dtype=torch.float64).cuda()
+    played, plain = (Lead(torch.zeros_like(images), known=False) for _ in range(2))
+    for _ in range(3):
+        seen = replay(images, labels, eps, played).clone()
+        assert (seen - inner_maximum(attack, model, images, labels, eps, plain)).abs().max() < 2e-3
+        assert (played.direction - plain.direction).abs().max() < 2e-3
+        played.known = plain.known = True
+
+
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_the_inner_maximum_never_waits_for_the_gpu() -> None:
     model, images = network(dtype=torch.float32).cuda(), grey_images(8, dtype=torch.float32).cuda()
@@ -162,6 +176,8 @@ def test_the_inner_maximum_never_waits_for_the_gpu() -> None:
         dict(radius="own", trades=1.0, augment="elastic", replay=True),
         dict(radius="grown", low=0.002),
         dict(radius="own", bounded=0.5, clean_share=0.2, leak=0.2, optimizer="muon", average=0.9, replay=True),
+        dict(radius="own", remember=True),
+        dict(radius="own", remember=True, replay=True),
     ],
     ids=lambda options: "-".join(options) or "plain",
 )

@@ -13,6 +13,7 @@ from tests.pupils import noisy_network
 from tests.truth import minimize_lp
 from tests.victims import SIDE, Noisy, grey_images, linear, network, predictions
 from wasserball import PGD, Attack, Auto, FrankWolfe, LocalCost, ProjectedSinkhorn, verify, zoo
+from wasserball.attacks.drill import Lead
 from wasserball.attacks.inner import inner_maximum
 
 SAMPLES = 12
@@ -236,3 +237,57 @@ def test_other_attacks_are_run_as_they_are(problem: Any) -> None:
     attack = Auto(eps=0.1, steps=5)
     found = inner_maximum(attack, model, images[:3], labels[:3], radii(0.1, 3))
     assert torch.equal(found, attack(model, images[:3], labels[:3]).adversarial)
+
+
+def visit(
+    attack: PGD, model: nn.Module, images: Tensor, labels: Tensor, eps: Tensor, times: int
+) -> tuple[Tensor, Lead]:
+    """What the last of some visits finds, and what it leaves."""
+    lead = Lead(torch.zeros_like(images), known=False)
+    for _ in range(times):
+        found = inner_maximum(attack, model, images, labels, eps, lead)
+        lead.known = True
+    return found, lead
+
+
+def test_who_comes_again_gets_further_in_the_same_ball() -> None:
+    model, (images, labels), eps = zoo.load_model("mnist-robust"), zoo.load_sample(), radii(0.3, 200)
+    attack = PGD(eps=0, steps=3)
+    once, again, often = (visit(attack, model, images, labels, eps, times) for times in (1, 2, 5))
+    first, second, last = (losses(model, found, labels).mean() for found, _ in (once, again, often))
+    assert first < second < last
+    assert last > losses(model, inner_maximum(replace(attack, steps=5), model, images, labels, eps), labels).mean()
+    found, lead = often
+    assert found.min() >= 0
+    assert found.max() <= 1
+    certificate = verify(images, found, eps=0.3, tolerance=0.1)
+    assert certificate.mass_error.max() < 0.05
+    assert (certificate.distance <= 0.3 * (1 + EXCESS) + REACH * certificate.mass_error).all()
+    torch.testing.assert_close(lead.direction.abs().flatten(1).amax(1), torch.ones(200))
+
+
+def test_what_is_remembered_is_not_asked_for(problem: Any) -> None:
+    model, images, labels = problem
+    asked: list[int] = []
+
+    class Counted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            asked.append(len(x))
+            logits: Tensor = model(x)
+            return logits
+
+    for times, calls in ((1, 3), (2, 3 + 2), (3, 3 + 2 + 2)):
+        asked.clear()
+        visit(PGD(eps=0, steps=3), Counted(), images, labels, radii(0.1), times)
+        assert asked == [SAMPLES] * calls
+
+
+def test_a_lead_has_no_say_in_others_and_none_where_there_is_no_radius(problem: Any) -> None:
+    model, images, labels = problem
+    own = torch.linspace(0, 0.1, SAMPLES, dtype=torch.float64)
+    found, lead = visit(PGD(eps=0, steps=3), model, images, labels, own, 3)
+    assert torch.equal(found[0], images[0])
+    part = slice(5, 9)
+    alone, left = visit(PGD(eps=0, steps=3), model, images[part], labels[part], own[part], 3)
+    torch.testing.assert_close(alone, found[part], atol=1e-3, rtol=0)
+    torch.testing.assert_close(left.direction, lead.direction[part], atol=1e-3, rtol=0)

@@ -121,7 +121,7 @@ def test_all_that_a_recipe_has_can_be_set(tmp_path: Path, chosen: list[Recipe]) 
     values |= dict(
         rate_warm_up=1.5, weight_decay=0.125, clip=2.0, leak=0.25, average=0.5, precision="bfloat16", channels_last=True
     )
-    values |= dict(replay=True, held_out=11, judge_steps=5, patience=4, seed=9)
+    values |= dict(replay=True, remember=False, held_out=11, judge_steps=5, patience=4, seed=9)
     assert values.keys() == usual.keys() - {"attack"}
     for recipe in RECIPES:  # whatever types their numbers have
         settings = [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
@@ -133,6 +133,12 @@ def test_all_that_a_recipe_has_can_be_set(tmp_path: Path, chosen: list[Recipe]) 
     for text, value in (("no", False), ("0", False), ("False", False), ("yes", True), ("1", True), ("TRUE", True)):
         ask(tmp_path, "--set", f"replay={text}")
         assert chosen[-1].replay is value
+
+
+def test_an_attack_that_remembers_nothing_is_not_asked_to(tmp_path: Path, chosen: list[Recipe]) -> None:
+    for attack, remembers in (("pgd", True), ("fw", False)):
+        assert ask(tmp_path, "--recipe", "mnist", "--attack", attack).exit_code == 0
+        assert chosen[-1].remember is remembers
 
 
 def test_a_smaller_radius_takes_the_focus_along(tmp_path: Path, chosen: list[Recipe]) -> None:

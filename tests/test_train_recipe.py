@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tests.pupils import ATTACK, QUICK, STEPS, bars, history_of, perceptron
 from wasserball import PGD, ProjectedSinkhorn
 from wasserball.attacks import Attack
+from wasserball.attacks.drill import Lead
 from wasserball.attacks.inner import inner_maximum
 from wasserball.evaluate.workers import Workers
 from wasserball.train import RECIPES, Recipe, train, trainer
@@ -51,6 +52,18 @@ NUMBERS = (
         (dict(augment=None), "augment must be one of none, crop-flip, .*, got None"),
         (dict(channels_last="no"), "channels_last must be one of True, False, got 'no'"),
         (dict(replay=None), "replay must be one of True, False, got None"),
+        (dict(remember=1.5), r"remember must be one of True, False, got 1\.5"),
+        (dict(remember=True), r'remember must be False but for PGD with box="loop" .*, got FrankWolfe'),
+        (dict(attack=PGD(eps=0.3, box="final"), remember=True), "remember must be False but for PGD .*, got PGD"),
+        (dict(attack=PGD(eps=0.3, random_start=True), remember=True), "remember must be False .* random_start"),
+        (
+            dict(attack=PGD(eps=0.3), remember=True, augment="crop-flip"),
+            "remember must be False where images are augmented, got augment='crop-flip'",
+        ),
+        (
+            dict(attack=PGD(eps=0.3), remember=True, radius="grown", low=0.1),
+            "remember must be False for a radius that is grown",
+        ),
         (dict(epochs=0), "epochs must be an integer >= 1, got 0"),
         (dict(batch_size=0), "batch_size must be an integer >= 1, got 0"),
         (dict(held_out=0), "held_out must be an integer >= 1, got 0"),
@@ -180,9 +193,24 @@ def test_a_setting_can_be_written_read_and_compared() -> None:
 class Orders(list[tuple[Attack, nn.Module, Tensor, Tensor, Tensor, Tensor]]):
     """What is asked of the inner maximum, and what it answers: patched in where the trainer calls it."""
 
-    def __call__(self, attack: Attack, model: nn.Module, images: Tensor, labels: Tensor, eps: Tensor) -> Tensor:
-        found = inner_maximum(attack, model, images, labels, eps)
+    def __init__(self) -> None:
+        self.leads: list[tuple[bool, Tensor, Tensor]] = []
+        """Whether something was known, what, and what was left."""
+
+    def __call__(
+        self,
+        attack: Attack,
+        model: nn.Module,
+        images: Tensor,
+        labels: Tensor,
+        eps: Tensor,
+        lead: Lead | None = None,
+    ) -> Tensor:
+        before = None if lead is None else lead.direction.clone()
+        found = inner_maximum(attack, model, images, labels, eps, lead)
         self.append((attack, copy.deepcopy(model), images.clone(), labels.clone(), eps.clone(), found.clone()))
+        if lead is not None and before is not None:
+            self.leads.append((lead.known, before, lead.direction.clone()))
         return found
 
     @property
@@ -195,6 +223,20 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> Orders:
     spy = Orders()
     monkeypatch.setattr(trainer, "inner_maximum", spy)
     return spy
+
+
+def test_attacks_begin_where_the_last_on_the_same_image_ended(tmp_path: Path, orders: Orders) -> None:
+    recipe = replace(QUICK, attack=PGD(eps=0.5, steps=2), epochs=3, warm_up=1, remember=True)
+    train(perceptron(), bars(), out=tmp_path / "run", recipe=recipe)
+    assert len(orders.leads) == 3 * STEPS
+    left: dict[bytes, Tensor] = {}
+    for number, ((known, before, after), (_, _, images, *_)) in enumerate(zip(orders.leads, orders, strict=True)):
+        assert known is (number >= STEPS)
+        for image, mine, next_time in zip(images, before, after, strict=True):
+            if known:
+                torch.testing.assert_close(mine, left[image.numpy().tobytes()].half().float())
+            left[image.numpy().tobytes()] = next_time
+    assert all(float(direction.abs().max()) == pytest.approx(1) for direction in left.values())
 
 
 def test_a_fixed_radius_grows_in_the_warm_up(tmp_path: Path, orders: Orders) -> None:

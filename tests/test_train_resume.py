@@ -44,6 +44,7 @@ VARIANTS = {
     "adam": EVERYTHING,
     "sgd, own radii": replace(EVERYTHING, optimizer="sgd", radius="own"),
     "muon, a leak, a bound": replace(EVERYTHING, optimizer="muon", leak=0.2, bounded=0.5, smoothing=0.0),
+    "remembered attacks": replace(EVERYTHING, attack=PGD(eps=0.5, steps=2), augment="none", remember=True),
 }
 Whole = Callable[[str], tuple[Path, Training, nn.Module]]
 

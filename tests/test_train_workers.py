@@ -58,7 +58,8 @@ def assert_as_alone(run: Path, alone: Path) -> None:
     mine, theirs = (load_file(path / "last.safetensors") for path in (alone, run))
     assert mine.keys() == theirs.keys()
     for name, tensor in mine.items():
-        torch.testing.assert_close(theirs[name], tensor, atol=1e-4, rtol=1e-4, msg=name)
+        most = 2e-3 if tensor.dtype == torch.float16 else 1e-4  # rounding to either side
+        torch.testing.assert_close(theirs[name], tensor, atol=most, rtol=most, msg=name)
     told = pupils.history_of(run)
     assert len(told) == len(training.history) == 3
     for entry, record in zip(told, training.history, strict=True):

@@ -51,7 +51,7 @@ class Pupil:
     def trainer(self, attack: Attack, device: torch.device, *, replay: bool) -> Trainer:
         """Ready for a step; with a radius of 0 that is one of standard training."""
         plain = dict[str, Any](radius="fixed", low=0.0, focus=0.0, warm_up=0, leak=0.0)
-        plain |= dict(clean_share=0.0, bounded=0.0, bounded_late=0.0)
+        plain |= dict(clean_share=0.0, bounded=0.0, bounded_late=0.0, remember=False)
         common = plain | dict(held_out=1, batch_size=self.batch, replay=replay)
         recipe = replace(self.recipe, attack=attack, **common)
         torch.manual_seed(0)

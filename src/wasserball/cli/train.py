@@ -9,6 +9,7 @@ import torch
 import typer
 from torch import nn
 
+from wasserball.attacks import PGD
 from wasserball.cli import app as shared
 from wasserball.cli.app import app
 from wasserball.evaluate.setting import ATTACKS
@@ -229,7 +230,12 @@ def _change_attack(
         cost = mine.cost if window is None else like.cost
         mine = replace(mine, steps=steps or mine.steps, cost=cost, seed=mine.seed if seed is None else seed)
     full = recipe.eps if eps is None else eps
-    return dict(attack=replace(mine, eps=full), low=min(recipe.low, full), focus=min(recipe.focus, full))
+    return dict(
+        attack=replace(mine, eps=full),
+        low=min(recipe.low, full),
+        focus=min(recipe.focus, full),
+        remember=recipe.remember and isinstance(mine, PGD),
+    )
 
 
 def _parse(settings: list[str]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Several processes that train one model: each on its part of every batch, all with the same weights."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from wasserball.evaluate.workers import Workers
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_names = inspect.signature(DistributedDataParallel).parameters
+OWN_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _names else "broadcast_buffers": False
+}
+"""Each process keeps its own, which are alike; from torch 2.13 on this has another name."""
 
 
 def backend_for(device: torch.device) -> str:
@@ -34,7 +41,7 @@ def together(model: nn.Module, workers: Workers) -> Iterator[nn.Module]:
     try:
         for module, _ in norms:
             module.__class__ = WholeBatchNorm
-        learner = DistributedDataParallel(model, broadcast_buffers=False)
+        learner = DistributedDataParallel(model, **OWN_BUFFERS)
         try:
             yield learner
         finally:

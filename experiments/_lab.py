@@ -10,7 +10,8 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -22,6 +23,7 @@ from rich.console import Console
 
 import wasserball as wb
 from wasserball.checks import check_count
+from wasserball.evaluate.folder import locked
 from wasserball.hardware import hardware_name
 
 if TYPE_CHECKING:
@@ -133,8 +135,9 @@ class Experiment:
         try:
             setting = Setting(options, torch.device(options.device), console)
             out = options.out or Path("out", "reproduction", *(["quick"] if options.quick else []))
-            ledger = Ledger.open(out / f"{self.name}.json", provenance(words, setting.device, options.seed))
-            self.measure(setting, ledger)
+            with alone(out / self.name):
+                ledger = Ledger.open(out / f"{self.name}.json", provenance(words, setting.device, options.seed))
+                self.measure(setting, ledger)
         except KeyboardInterrupt:
             console.print("Stopped; what was finished is kept, and the same command goes on there.")
             return 130
@@ -152,6 +155,18 @@ class Experiment:
             paths.append(ledger.path.with_suffix(".png"))
             self.picture(ledger).savefig(paths[2], dpi=110)
         return paths
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Nobody else does this experiment here, or each would write its rows over the other's. The lock is the folder of
+    its examples, which goes where there are none."""
+    with locked(folder, wanted=True):
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def provenance(command: str, device: torch.device, seed: int) -> dict[str, Any]:

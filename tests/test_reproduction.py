@@ -87,6 +87,19 @@ def test_an_interruption_keeps_what_was_finished(tmp_path: Path, capsys: pytest.
     assert (tmp_path / "made-up.md").read_text() == "1 rows\n"
 
 
+def test_two_of_a_kind_do_not_write_over_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(_: Setting, __: Ledger) -> None:
+        forbidden()
+
+    def measure(_: Setting, ledger: Ledger) -> None:
+        assert made_up(refuse).main([f"--out={tmp_path}"]) == 1
+        ledger.row(dict(method="a"), lambda: dict(value=1))
+
+    assert made_up(measure).main([f"--out={tmp_path}"]) == 0
+    assert "made-up is being written to by another process" in capsys.readouterr().out.replace("\n", "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made-up.json", "made-up.md"]
+
+
 def test_missing_data_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def measure(setting: Setting, _: Ledger) -> None:
         setting.data("mnist")

@@ -135,9 +135,12 @@ def test_all_that_a_recipe_has_can_be_set(tmp_path: Path, chosen: list[Recipe]) 
         assert chosen[-1].replay is value
 
 
-def test_an_attack_that_remembers_nothing_is_not_asked_to(tmp_path: Path, chosen: list[Recipe]) -> None:
+def test_an_attack_that_remembers_nothing_is_not_asked_to(
+    tmp_path: Path, chosen: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RECIPES, "remembers", replace(RECIPES["mnist"], remember=True))
     for attack, remembers in (("pgd", True), ("fw", False)):
-        assert ask(tmp_path, "--recipe", "mnist", "--attack", attack).exit_code == 0
+        assert ask(tmp_path, "--recipe", "remembers", "--attack", attack).exit_code == 0
         assert chosen[-1].remember is remembers
 
 

@@ -221,14 +221,13 @@ RECIPES: dict[str, Recipe] = {
     "default": Recipe(),
     "mnist": Recipe(
         # Auto also looks beyond 5×5 pixels, and a model that has not is caught there.
-        attack=PGD(eps=0.47, steps=3, cost=LocalCost(7)),
-        remember=True,
+        attack=PGD(eps=0.45, steps=5, cost=LocalCost(7)),
         radius="own",
         focus=0.3,
         warm_up=8,
         bounded=0.5,
         bounded_late=0.8,
-        epochs=200,
+        epochs=80,
         batch_size=256,
         optimizer="muon",
         rate=5e-3,

@@ -58,11 +58,11 @@ NUMBERS = (
         (dict(attack=PGD(eps=0.3, random_start=True), remember=True), "remember must be False .* random_start"),
         (
             dict(attack=PGD(eps=0.3), remember=True, augment="crop-flip"),
-            "remember must be False where images are augmented, got augment='crop-flip'",
+            "remember must be False where images are augmented .*, got augment='crop-flip'",
         ),
         (
             dict(attack=PGD(eps=0.3), remember=True, radius="grown", low=0.1),
-            "remember must be False for a radius that is grown",
+            "remember must be False where .* radii are grown, got augment='none', radius='grown'",
         ),
         (dict(epochs=0), "epochs must be an integer >= 1, got 0"),
         (dict(batch_size=0), "batch_size must be an integer >= 1, got 0"),

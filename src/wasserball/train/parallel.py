@@ -20,7 +20,7 @@ _names = inspect.signature(DistributedDataParallel).parameters
 OWN_BUFFERS: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _names else "broadcast_buffers": False
 }
-"""Each process keeps its own, which are alike; from torch 2.13 on this has another name."""
+"""Each process keeps its own, which are alike; newer releases of torch warn of the older name."""
 
 
 def backend_for(device: torch.device) -> str:

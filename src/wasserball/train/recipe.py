@@ -152,10 +152,9 @@ class Recipe:
             raise ValueError(
                 f'remember must be False but for PGD with box="loop" and without random_start, got {self.attack!r}'
             )
-        if self.remember and self.augment != "none":
-            raise ValueError(f"remember must be False where images are augmented, got augment={self.augment!r}")
-        if self.remember and self.radius == "grown":
-            raise ValueError("remember must be False for a radius that is grown, got True")
+        if self.remember and (self.augment != "none" or self.radius == "grown"):
+            seen = f"augment={self.augment!r}, radius={self.radius!r}"
+            raise ValueError(f"remember must be False where images are augmented or radii are grown, got {seen}")
         plain = isinstance(self.attack, PGD | FrankWolfe) and not self.attack.random_start
         if self.replay and not (plain and self.radius != "grown"):
             raise ValueError(

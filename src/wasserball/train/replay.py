@@ -44,11 +44,12 @@ class Replay:
         played = self._recordings[key]
         for place, value in zip((played.images, played.labels, played.eps), (images, labels, eps), strict=True):
             place.copy_(value)
-        if lead is not None and played.lead is not None:
-            played.lead.direction.copy_(lead.direction)
+        if lead is None or played.lead is None:
+            played.graph.replay()
+            return played.adversarial
+        played.lead.direction.copy_(lead.direction)
         played.graph.replay()
-        if lead is not None and played.lead is not None:
-            lead.direction.copy_(played.lead.direction)
+        lead.direction.copy_(played.lead.direction)
         return played.adversarial
 
     def _record(self, images: Tensor, labels: Tensor, eps: Tensor, lead: Lead | None) -> Recording:

@@ -287,6 +287,16 @@ def test_slow_attacks_take_few_images_at_a_time(digits: Path, monkeypatch: pytes
     ]
 
 
+def test_images_of_a_larger_row_are_not_measured_again(digits: Path) -> None:
+    method = _table3.sinkhorn_name(1 / 1000)
+    chosen = [f"--data={digits}", f"--out={digits}", "--quick", "--eps", "0.1", "--attack", method]
+    for samples, pieces in ((4, 100), (6, 500), (6, 100)):
+        experiment = _table3.experiment("t", "", _table3.Plan(replace(MNIST, pieces=pieces), samples, {}))
+        assert experiment.main([*chosen, f"--samples={samples}"]) == 0
+    rows = [row for row in json.loads((digits / "t.json").read_text(encoding="utf-8"))["rows"] if "eps" in row]
+    assert [(row["first"], row["samples"]) for row in rows] == [(0, 4), (4, 2), (0, 6)]
+
+
 def test_an_attack_that_is_not_in_the_table_is_refused(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = _table3.experiment("t", "", _table3.Plan(MNIST, 12, {}))
     assert experiment.main([f"--data={digits}", f"--out={digits}", "--attack", "CW"]) == 1

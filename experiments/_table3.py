@@ -141,7 +141,7 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
                 if not known:
                     ledger.row(key, partial(attack, tried, model, *some, last_run))
                 if not shown:
-                    keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES])
+                    keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES], last_run)
 
 
 def is_among(rows: Sequence[Row], start: int, stop: int) -> bool:
@@ -159,7 +159,9 @@ def count_iterations(
     ledger.row(key, partial(_paper.dual_iterations, tried, model, images, labels))
 
 
-def keep_examples(path: Path, tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+def keep_examples(
+    path: Path, tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor, last: _paper.Last
+) -> None:
     """The same attack once more, on few images: what becomes of an image does not depend on others in its batch."""
     tried = replace(tried, return_plan=True)
     if isinstance(tried, wb.ProjectedSinkhorn):
@@ -167,7 +169,7 @@ def keep_examples(path: Path, tried: wb.Attack, model: nn.Module, images: Tensor
         with torch.no_grad():
             result = replace(result, prediction=model(result.adversarial).argmax(1))
     else:
-        result = tried(model, images, labels)
+        result = last(tried, model, images, labels) if is_papers(tried) else tried(model, images, labels)
     assert result.plan is not None
     save_examples(path, images, result.adversarial, result.prediction, result.plan)
 

@@ -82,7 +82,7 @@ CIFAR_RESNET18 = replace(
     network="cifar-resnet18",
     weights="checkpoints/cifar10_resnet18.safetensors",
     made_by="wasserball train --recipe cifar10-standard",
-    pieces=50,
+    pieces=20,
 )
 CIFAR_ROBUST = replace(
     CIFAR,

@@ -12,7 +12,7 @@ from torch import Tensor
 from tests import pupils
 from tests.pupils import QUICK, Steps, bars, perceptron
 from wasserball.train import train, trainer
-from wasserball.train.augment import AUGMENTATIONS, BEND, GRID, PADDING, SHEAR, STRETCH, TURN
+from wasserball.train.augment import AUGMENTATIONS, BEND, CUT, GRID, PADDING, SHEAR, STRETCH, TURN
 
 LARGEST = 1 - 2**-24
 """The largest number in float32 that is ever drawn."""
@@ -42,6 +42,19 @@ def test_images_are_flipped_and_moved_as_is_drawn() -> None:
     choices = 2 * PADDING + 1
     for image, found, (flip, down, right) in zip(images, answer, drawn.tolist(), strict=True):
         assert torch.equal(found, moved(image, flip < 0.5, math.floor(down * choices), math.floor(right * choices)))
+
+
+def test_a_square_is_cut_out_where_is_drawn() -> None:
+    images, drawn = random_case("crop-flip-cut", 40, 2, 11, 14)
+    images += 0.1
+    drawn[0], drawn[1] = 0, LARGEST
+    answer = AUGMENTATIONS["crop-flip-cut"].apply(images, drawn)
+    whole = AUGMENTATIONS["crop-flip"].apply(images, drawn[:, :3])
+    for before, after, (y, x) in zip(whole, answer, drawn[:, 3:].tolist(), strict=True):
+        top, left = math.floor(y * 11) - CUT // 2, math.floor(x * 14) - CUT // 2
+        for row, column in product(range(11), range(14)):
+            gone = top <= row < top + CUT and left <= column < left + CUT
+            assert torch.equal(after[:, row, column], torch.zeros(2) if gone else before[:, row, column])
 
 
 def cubic(distance: float) -> float:

@@ -59,8 +59,8 @@ class Recipe:
     smoothing: float = 0.0
     """Of the labels."""
     augment: Augment = "none"
-    """What is done to training images before they are attacked: nothing; a random crop and flip, for photographs; or
-    a turn and an elastic deformation, for digits, all of it or a third."""
+    """What is done to training images before they are attacked: nothing; a random crop and flip, for photographs,
+    and a square cut out of them; or a turn and an elastic deformation, for digits, all of it or a third."""
     epochs: int = 10
     """How often each image is seen."""
     batch_size: int = 128

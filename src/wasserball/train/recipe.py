@@ -256,9 +256,9 @@ RECIPES: dict[str, Recipe] = {
     "cifar10-standard": Recipe(
         network="cifar-resnet18",
         attack=PGD(eps=0.0, steps=1),
-        augment="crop-flip",
+        augment="crop-flip-cut",
         warm_up=0,
-        epochs=16,
+        epochs=30,
         batch_size=256,
         optimizer="sgd",
         rate=0.2,

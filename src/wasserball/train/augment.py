@@ -50,7 +50,10 @@ def crop_and_flip(images: Tensor, drawn: Tensor) -> Tensor:
 
 
 def crop_flip_and_cut(images: Tensor, drawn: Tensor) -> Tensor:
-    """The same, and a square somewhere in the image is black (DeVries & Taylor 2017): less to learn by heart."""
+    """Mirror and move images, and make a square somewhere in them black (DeVries & Taylor 2017).
+
+    For photographs of which a network would learn too many by heart.
+    """
     images = crop_and_flip(images, drawn[:, :3])
     inside = []
     for size, place in zip(images.shape[2:], drawn[:, 3:].unbind(1), strict=True):

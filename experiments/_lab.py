@@ -95,14 +95,10 @@ class Setting:
         """Whether few images must do."""
         return bool(self.options.quick)
 
-    def has(self, *parts: str) -> bool:
-        """Whether a file or folder is among the data."""
-        return Path(self.options.data, *parts).exists()
-
     def data(self, *parts: str) -> Path:
         """A file or folder of the data."""
         found = Path(self.options.data, *parts)
-        if not self.has(*parts):
+        if not found.exists():
             raise FileNotFoundError(f"there is no {found}: --data must be a folder that has {Path(*parts)}")
         return found
 

@@ -265,7 +265,7 @@ def experiment(name: str, summary: str, *plans: Plan) -> Experiment:
             if model not in known:
                 raise ValueError(f"--model must be among {', '.join(known)}, got {model}")
             victim = known[model].victim
-            if setting.options.model is None and victim.made_by and not setting.has(victim.weights):
+            if setting.options.model is None and victim.made_by and victim.find(setting) is None:
                 setting.console.print(f"Left out: {model}. First make {victim.weights}: {victim.made_by}")
             else:
                 measure(known[model], setting, ledger)

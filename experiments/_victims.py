@@ -6,8 +6,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from experiments._lab import Setting
+from experiments._lab import ROOT, Setting
 from wasserball import zoo
+
+KEPT = ROOT / "docs" / "results" / "weights"
+"""The weights that were trained here and lie beside the results, in half precision: what was attacked is just these."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,14 @@ class Victim:
         """The name of the weights."""
         return Path(self.weights or self.network).stem
 
+    def find(self, setting: Setting) -> Path | None:
+        """The file of the weights, if there is one: among the data, or beside the results."""
+        places = [setting.options.data / self.weights, KEPT / Path(self.weights).name]
+        return next((path for path in places if path.exists()), None)
+
     def load(self, setting: Setting, first: int, last: int) -> tuple[nn.Module, Tensor, Tensor]:
         """The model, and some of the test images with their labels."""
-        weights = setting.data(self.weights) if self.weights else None
+        weights = (self.find(setting) or setting.data(self.weights)) if self.weights else None
         model = zoo.load_model(self.network, weights=weights).to(setting.device)
         if not self.small:  # on a CPU large images take a quarter less time so, small ones as long as before
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -11,6 +11,7 @@ from experiments import table3_cifar, table3_mnist, table_advtrained
 from experiments._examples import load_examples
 from experiments._lab import Ledger
 from experiments._table3 import EXAMPLES, REPAIRED_PGD, Plan, examples_path
+from experiments._victims import KEPT as WEIGHTS
 from experiments._victims import Victim
 from wasserball import zoo
 
@@ -36,8 +37,8 @@ KEPT = [
 
 
 def find(name: str) -> Path:
-    """Among the data, or the test is left out."""
-    found = [folder / name for folder in DATA if (folder / name).exists()]
+    """Among the data or beside the results, or the test is left out."""
+    found = [path for path in (*(folder / name for folder in DATA), WEIGHTS / Path(name).name) if path.exists()]
     if not found:
         pytest.skip(f"needs {name} in data/")
     return found[0]

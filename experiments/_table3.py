@@ -55,10 +55,10 @@ class Plan:
         names = [sinkhorn_name(gamma) for gamma in self.victim.gammas]
         return [*names, REPAIRED_PGD, IGNORED_PGD, REPAIRED_FW, IGNORED_FW, *OURS]
 
-    def batch(self, method: str) -> int:
-        """How many images are a row."""
+    def batch(self, method: str, device: torch.device) -> int:
+        """How many images are a row; a GPU has room for all at once, and wants it."""
         quick = method in OURS or (method in DUAL and self.victim.network.startswith("mnist"))
-        return CHUNK if quick else CHUNK // self.victim.pieces
+        return CHUNK if quick or device.type == "cuda" else CHUNK // self.victim.pieces
 
 
 def sinkhorn_name(gamma: float) -> str:
@@ -124,9 +124,10 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
                 count_iterations(plan, method, model, *few, options.seed, ledger)
         for eps in options.eps or plan.victim.eps[: 2 if setting.quick else None]:
             for start, method in product(range(first, last, CHUNK // plan.victim.pieces), methods):
-                if (start - first) % plan.batch(method):
+                size = plan.batch(method, setting.device)
+                if (start - first) % size:
                     continue
-                stop = min(start + plan.batch(method), last)
+                stop = min(start + size, last)
                 kept = examples_path(ledger, plan.victim, method, eps)
                 judged = ledger.find(model=plan.victim.model, method=method, eps=eps)
                 known = is_among(judged, start, stop)

@@ -80,14 +80,22 @@ def make_attack(method: str, victim: Victim, eps: float, steps: int | None, seed
     return ours[method](eps=eps, **options)
 
 
-def attack(tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor, last: _paper.Last) -> dict[str, Any]:
-    """How many images hold."""
-    if isinstance(tried, wb.ProjectedSinkhorn):  # which would stop as soon as it can
-        return dict(held=count_right(model, _paper.to_the_end(tried, model, images, labels).adversarial, labels))
-    result = last(tried, model, images, labels) if is_papers(tried) else tried(model, images, labels)
+def run(tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor, last: _paper.Last) -> wb.AttackResult:
+    """An attack as it is judged here."""
+    if not isinstance(tried, wb.ProjectedSinkhorn):
+        return last(tried, model, images, labels) if is_papers(tried) else tried(model, images, labels)
+    result = _paper.to_the_end(tried, model, images, labels)  # it would stop as soon as it can
+    answers = predict(model, result.adversarial)
+    return replace(result, prediction=answers, success=answers != labels)
+
+
+def figures(tried: wb.Attack, result: wb.AttackResult) -> dict[str, Any]:
+    """How many images hold, and at what cost."""
+    held = dict(held=int((~result.success).sum()))
+    if isinstance(tried, wb.ProjectedSinkhorn):  # the rest would be of an attack that never succeeds
+        return held
     distance = result.distance[result.success & (result.distance > 0)]
-    return dict(
-        held=int((~result.success).sum()),
+    return held | dict(
         valid=int(result.valid.sum()),
         distance=float(distance.mean()) if len(distance) else None,
         forward=int(result.queries.forward.sum()),
@@ -138,11 +146,13 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
                 steps = 10 if setting.quick else plan.steps.get(method)
                 tried = make_attack(method, plan.victim, eps, steps, options.seed)
                 key = dict(model=plan.victim.model, first=start, samples=stop - start, method=method, eps=eps)
-                some = images[start - first : stop - first], labels[start - first : stop - first]
+                taken = slice(start - first, (stop if not known else EXAMPLES) - first)
+                some = images[taken], labels[taken]
+                result = run(replace(tried, return_plan=not shown), model, *some, last_run)
                 if not known:
-                    ledger.row(key, partial(attack, tried, model, *some, last_run))
+                    ledger.row(key, partial(figures, tried, result))
                 if not shown:
-                    keep_examples(kept, tried, model, images[:EXAMPLES], labels[:EXAMPLES], last_run)
+                    keep_examples(kept, some[0], result)
 
 
 def is_among(rows: Sequence[Row], start: int, stop: int) -> bool:
@@ -160,19 +170,12 @@ def count_iterations(
     ledger.row(key, partial(_paper.dual_iterations, tried, model, images, labels))
 
 
-def keep_examples(
-    path: Path, tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor, last: _paper.Last
-) -> None:
-    """The same attack once more, on few images: what becomes of an image does not depend on others in its batch."""
-    tried = replace(tried, return_plan=True)
-    if isinstance(tried, wb.ProjectedSinkhorn):
-        result = _paper.to_the_end(tried, model, images, labels)
-        with torch.no_grad():
-            result = replace(result, prediction=model(result.adversarial).argmax(1))
-    else:
-        result = last(tried, model, images, labels) if is_papers(tried) else tried(model, images, labels)
+def keep_examples(path: Path, images: Tensor, result: wb.AttackResult) -> None:
+    """The first images of a result, with their plans."""
     assert result.plan is not None
-    save_examples(path, images, result.adversarial, result.prediction, result.plan)
+    few = slice(0, EXAMPLES)
+    plan = replace(result.plan, values=result.plan.values[few])
+    save_examples(path, images[few], result.adversarial[few], result.prediction[few], plan)
 
 
 def examples_path(ledger: Ledger, victim: Victim, method: str, eps: float) -> Path:
@@ -185,10 +188,13 @@ def clean(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Any]:
     return dict(held=count_right(model, images, labels))
 
 
-@torch.no_grad()
 def count_right(model: nn.Module, images: Tensor, labels: Tensor) -> int:
-    pairs = zip(torch.split(images, 250), torch.split(labels, 250), strict=True)
-    return sum(int((model(some).argmax(1) == answers).sum()) for some, answers in pairs)
+    return int((predict(model, images) == labels).sum())
+
+
+@torch.no_grad()
+def predict(model: nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([model(some).argmax(1) for some in torch.split(images, 250)])
 
 
 def accuracy(rows: Sequence[Row]) -> str:

@@ -373,8 +373,9 @@ def test_projected_sinkhorn_is_judged_by_its_last_image() -> None:
     last = _paper.to_the_end(tried, model, images, labels).adversarial
     longer = _paper.to_the_end(replace(tried, steps=6), model, images, labels).adversarial
     assert all(not torch.equal(one, other) for one, other in zip(last, longer, strict=True))
-    row = _table3.attack(tried, model, images, labels, _paper.Last())
-    assert row == dict(held=int((model(last).argmax(1) == labels).sum()))
+    result = _table3.run(tried, model, images, labels, _paper.Last())
+    assert torch.equal(result.adversarial, last)
+    assert _table3.figures(tried, result) == dict(held=int((model(last).argmax(1) == labels).sum()))
 
 
 @pytest.mark.parametrize("method", ["PGD", _table3.sinkhorn_name(1e-3)])

@@ -15,12 +15,15 @@ from torch import Tensor
 
 from wasserball.checks import check_bounds, check_count, check_like, check_per_sample, check_tolerance
 from wasserball.kernels.reference import Rows, project_rows
+from wasserball.operators.box_step import box_step
 from wasserball.operators.projection import upper_bound
 from wasserball.operators.rounding import as_pixel, per_sample, within_box
 from wasserball.operators.solution import Solution, solve_in_chunks
 from wasserball.sums import ordered_sum, sample_sum
 from wasserball.threat import Cost, WassersteinBall
 
+FIRST_ROUNDS = 10
+"""Of cheap updates of the duals, to begin with what they lead to: on photographs that takes a third of the time."""
 CONJUGATE_STEPS = 100
 BUDGET_WEIGHT = 1e-2
 """A pixel that is over must be cut, but what is left of the budget is only unused: it need not be met as sharply."""
@@ -65,10 +68,12 @@ def project_box(
     allowance = check_per_sample("budget", budget, mass)
     start_lam = torch.zeros_like(allowance) if lam is None else check_per_sample("lam", lam, mass)
     start_mu = torch.zeros_like(mass) if mu is None else check_like("mu", mu, mass.shape, mass)
+    start = _Step(start_lam, start_mu.double().clamp(min=0))
+    cold = lam is None and mu is None
 
     return solve_in_chunks(
         lambda some: _project_chunk(
-            target[some], mass[some], allowance[some], high, cost, start_lam[some], start_mu[some], tol, max_iterations
+            target[some], mass[some], allowance[some], high, cost, start.take(some), cold, tol, max_iterations
         ),
         len(mass),
         target[0].numel(),
@@ -82,8 +87,8 @@ def _project_chunk(
     budget: Tensor,
     high: float,
     cost: Cost,
-    start_lam: Tensor,
-    start_mu: Tensor,
+    start: "_Step",
+    cold: bool,
     tol: float,
     max_iterations: int,
 ) -> Solution:
@@ -92,10 +97,20 @@ def _project_chunk(
     white = (mass >= high).all(dim=cost.space, keepdim=True).expand_as(mass)
     floor = torch.where(white, -torch.inf, 0.0).double()
     problem = _Problem(target.double(), mass.double(), budget, still, floor, high, cost)
-    start_lam = torch.where(budget > 0, start_lam, still)
-    point = problem.evaluate(start_lam, start_mu.double().clamp(min=0))
+    point = problem.evaluate(torch.where(budget > 0, start.lam, still), start.mu)
     iterations = torch.ones_like(budget, dtype=torch.int64)
     residual = problem.residual(point)
+    todo = ((residual > tol) & (budget > 0)).nonzero().squeeze(1)
+    if cold and len(todo):
+        nowhere = torch.zeros_like(mass[todo]), 0.0
+        cheap = box_step(target[todo], *nowhere, mass[todo], budget[todo], cost, (0, high), rounds=FIRST_ROUNDS)
+        assert cheap.mu is not None
+        part = problem.take(todo)
+        found = part.evaluate(cheap.lam, cheap.mu.double())
+        iterations[todo] += FIRST_ROUNDS + 2
+        nearer = part.residual(found) < residual[todo]
+        point.put(todo[nearer], found.take(nearer))
+        residual = problem.residual(point)
     flat = _Step(torch.ones_like(point.lam), torch.ones_like(point.mu))
     for count in range(max_iterations):
         near = (residual <= max(ROUGH, tol)) & (problem.budget > budget)
@@ -144,6 +159,9 @@ class _Step(NamedTuple):
 
     lam: Tensor
     mu: Tensor
+
+    def take(self, samples: Tensor | slice) -> "_Step":
+        return _Step(self.lam[samples], self.mu[samples])
 
     def dot(self, other: "_Step") -> Tensor:
         return self.lam * other.lam + sample_sum(self.mu * other.mu)

@@ -174,10 +174,10 @@ def picture(ledger: Ledger) -> "Figure":
             names = [f"{row['what']}\n{row['how']}" for row in bars]
             colours = [plot.ACCENT if row["how"] == "ours" else plot.FADED for row in bars]
             panel.barh(names, [row["step"] for row in bars], color=colours)
-            panel.set(xscale="log", xlabel="ms a step")
+            panel.set_xscale("log")
             panel.invert_yaxis()
             panel.tick_params(labelsize=7)
-            plot.caption(panel, f"{name}, {device}")
+            plot.caption(panel, f"{name}, {'GPU' if device == 'cuda' else 'CPU'}", "ms a step")
     return figure
 
 

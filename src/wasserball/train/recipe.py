@@ -264,7 +264,6 @@ RECIPES: dict[str, Recipe] = {
         rate=0.2,
         rate_warm_up=2,
         weight_decay=5e-4,
-        smoothing=0.1,
         average=0.995,
         precision="bfloat16",
         channels_last=True,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from experiments._lab import ROOT, Setting
 from wasserball import zoo
 
-KEPT = ROOT / "docs" / "results" / "weights"
-"""The weights that were trained here and lie beside the results, in half precision: what was attacked is just these."""
+KEPT = ROOT / "experiments" / "weights"
+"""Weights that were trained here, in half precision: what is attacked is just these."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """The projection onto ball and box: against an independent conic solver, strictly feasible whatever happens."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.cases import Problem, problems
 from tests.truth import project_qp
 from wasserball import LocalCost, verify
-from wasserball.operators import Solution, project, project_box
+from wasserball.operators import Solution, box, project, project_box
 
 
 def check_feasible(problem: Problem, solution: Solution) -> None:
@@ -136,3 +138,23 @@ def test_a_loose_box_is_the_plain_projection() -> None:
     target = cost.identity(mass) + torch.randn(cost.plan_shape(mass), generator=generator, dtype=torch.float64)
     boxed, plain = project_box(target, mass, 2.0, cost, (0, 100)), project(target, mass, 2.0, cost, tol=1e-10)
     torch.testing.assert_close(boxed.plan, plain.plan, rtol=0, atol=1e-8)
+
+
+def test_begins_where_cheap_rounds_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    mass, cost = torch.rand(4, 3, 16, 16, generator=generator), LocalCost(5)
+    target = cost.identity(mass) + 0.1 * cost.gather(torch.randn(mass.shape, generator=generator))
+    budget, solved = 0.05 * mass.double().sum((1, 2, 3)), []
+
+    def newton(self: box._Problem, point: box._Point, *rest: Any) -> Any:
+        solved.append(len(point.lam))
+        return solve(self, point, *rest)
+
+    solve = box._Problem.newton
+    monkeypatch.setattr(box._Problem, "newton", newton)
+    short, steps = project_box(target, mass, budget, cost), sum(solved)
+    long = project_box(target, mass, budget, cost, lam=torch.zeros_like(budget))
+    assert short.plan is not None
+    assert long.plan is not None
+    assert (short.plan - long.plan).abs().max() <= 1e-6
+    assert steps < (sum(solved) - steps) / 2

@@ -118,7 +118,7 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
     for method in methods:
         if method not in plan.methods():
             raise ValueError(f"--attack must be among {'; '.join(plan.methods())}, got {method}")
-    quick = 20 if plan.victim.small else 2
+    quick = max(2, 200 // plan.victim.pieces)
     samples, last_run = options.samples or (quick if setting.quick else plan.samples), _paper.Last()
     if options.first < 0:
         raise ValueError(f"--first must be at least 0, got {options.first}")

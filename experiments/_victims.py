@@ -97,5 +97,6 @@ CIFAR_ROBUST = replace(
     network="cifar-resnet18-blur",
     weights="checkpoints/cifar10_robust.safetensors",
     made_by="wasserball train --recipe cifar10",
+    pieces=20,
 )
 VICTIMS = {"mnist": MNIST, "cifar": CIFAR, "imagenet": IMAGENET}

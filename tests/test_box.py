@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.cases import Problem, problems
 from tests.truth import project_qp
 from wasserball import LocalCost, verify
-from wasserball.operators import Solution, box, project, project_box
+from wasserball.operators import Solution, box_dual, project, project_box
 
 
 def check_feasible(problem: Problem, solution: Solution) -> None:
@@ -146,12 +146,12 @@ def test_begins_where_cheap_rounds_lead(monkeypatch: pytest.MonkeyPatch) -> None
     target = cost.identity(mass) + 0.1 * cost.gather(torch.randn(mass.shape, generator=generator))
     budget, solved = 0.05 * mass.double().sum((1, 2, 3)), []
 
-    def newton(self: box._Problem, point: box._Point, *rest: Any) -> Any:
+    def newton(self: box_dual.Problem, point: box_dual.Point, *rest: Any) -> Any:
         solved.append(len(point.lam))
         return solve(self, point, *rest)
 
-    solve = box._Problem.newton
-    monkeypatch.setattr(box._Problem, "newton", newton)
+    solve = box_dual.Problem.newton
+    monkeypatch.setattr(box_dual.Problem, "newton", newton)
     short, steps = project_box(target, mass, budget, cost), sum(solved)
     long = project_box(target, mass, budget, cost, lam=torch.zeros_like(budget))
     assert short.plan is not None

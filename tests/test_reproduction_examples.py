@@ -85,3 +85,14 @@ def test_the_model_sees_in_them_what_is_said(path: Path, victim: Victim, eps: fl
     model = zoo.load_model(victim.network, weights=find(victim.weights) if victim.weights else None)
     with torch.no_grad():
         assert torch.equal(model(kept.adversarial).argmax(1), kept.prediction), f"at {eps}"
+
+
+@pytest.mark.skipif(not WEIGHTS.exists(), reason="the weights are in the repository, not in the sdist")
+def test_weights_that_are_kept_are_those_of_a_model_in_a_table() -> None:
+    victims = {Path(plan.victim.weights).name: plan.victim for plans in TABLES.values() for plan in plans}
+    kept = sorted(WEIGHTS.glob("*.safetensors"))
+    assert kept
+    for path in kept:
+        model = zoo.load_model(victims[path.name].network, weights=path)
+        with torch.no_grad():
+            assert model(torch.rand(2, 3, 32, 32)).isfinite().all()

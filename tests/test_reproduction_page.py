@@ -326,3 +326,18 @@ def test_what_is_said_of_projected_sinkhorn_is_so() -> None:
     assert f"{' / '.join(f'{found:.1f}' for found in mean)}%, is within {away:.1f} points of the paper's" in text
     first, other = (held(0.1, range(start, start + 1), REPAIRED_PGD) for start in (0, 5000))
     assert f"leaves {first:.1f}% of the first 1,000 at 0.1, {other:.1f}% of those from 5,000 on" in text
+
+
+def test_what_is_said_of_smoothed_labels_is_so() -> None:
+    rows = Ledger.open(RESULTS / "smoothed-labels.json", {}).rows
+    left = {r["method"]: f"{r['held'] / 10:.1f}%" for r in rows if r.get("eps") == 0.001 and r["samples"] == 1000}
+    [training], [clean] = ([r for r in rows if r["method"] == method] for method in ("training", "none"))
+    text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
+    words = (
+        f"it takes {training['seconds']:.0f} seconds",
+        f"{100 * training['held_out']:.1f}% of the held-out images (epoch {training['best']} of {training['epochs']})",
+        f"right on {clean['held'] / 10:.1f}% of the first 1,000 test images",
+        f"the paper's PGD leaves {left[REPAIRED_PGD]} of these 1,000, ours {left['PGD']}, and `Auto`",
+        f"random starts, {left['Auto']};",
+    )
+    assert [part for part in words if part not in text] == []

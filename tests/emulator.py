@@ -42,6 +42,7 @@ template <class T> static inline T __shfl_down_sync(unsigned, T value, int) { re
 static inline unsigned __ballot_sync(unsigned, bool vote) { return vote; }
 static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline double __longlong_as_double(long long bits) { double x; std::memcpy(&x, &bits, 8); return x; }
+static inline long long __double_as_longlong(double x) { long long bits; std::memcpy(&bits, &x, 8); return bits; }
 extern "C" void enter_block(int block) { blockIdx.x = block; }
 """
 

@@ -12,8 +12,6 @@ from wasserball.threat import LocalCost
 
 TOTALS = 11
 """Numbers that a sum over rows consists of, at most; the sources have the same number."""
-SOFT = ("entropic", "sinkhorn")
-"""Sources that need soft minima of rows."""
 
 
 def project(
@@ -112,13 +110,13 @@ def ascend_sinkhorn(
     target: Tensor, mass: Tensor, budget: Tensor, cost: LocalCost, gamma: float, tol: float, max_iterations: int
 ) -> SinkhornDual:
     """See :class:`wasserball.kernels.interface.Kernels`."""
-    target, mass = target.contiguous(), mass.contiguous()
-    alpha, minus_beta = torch.empty_like(mass), torch.empty_like(mass)
+    target, mass, beta = target.contiguous(), mass.contiguous(), torch.empty_like(mass)
     psi, objective, iterations, converged, _ = _state(budget)
     inputs: list[Argument] = [target, mass, budget, float(gamma), float(tol), max_iterations]
-    found: list[Argument] = [alpha, minus_beta, psi, objective, iterations, converged]
-    _solve("sinkhorn", "ascend_sinkhorn", cost, mass, [*inputs, *found])
-    return SinkhornDual(minus_beta.neg_(), psi, objective, iterations, converged)
+    powers = [torch.empty_like(mass, dtype=dtype) for dtype in (torch.float64, torch.int32) * 2]
+    found = SinkhornDual(beta, psi, objective, iterations, converged)
+    _solve("sinkhorn", "ascend_sinkhorn", cost, mass, [*inputs, *powers, *found])
+    return found
 
 
 def specialised(source: str, cost: LocalCost, dtype: torch.dtype) -> str:
@@ -132,7 +130,7 @@ def specialised(source: str, cost: LocalCost, dtype: torch.dtype) -> str:
         f"#define SHELL_OF {', '.join(str(shell_of[k]) for k in range(len(cost.offsets)))}",
     )
     folder = files(__package__)
-    names = "common.cuh", *(["soft.cuh"] if source in SOFT else []), f"{source}.cu"
+    names = "common.cuh", f"{source}.cu"
     texts = (folder.joinpath(name).read_text(encoding="utf-8") for name in names)
     return "\n".join((*definitions, *texts))
 

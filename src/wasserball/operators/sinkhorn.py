@@ -54,37 +54,40 @@ def sinkhorn(
     check_positive("gamma", gamma)
     check_tolerance("tol", tol)
     check_count("max_iterations", max_iterations)
-    return solve_in_chunks(
-        lambda some: _project_chunk(target[some], mass[some], delta[some], cost, gamma, tol, max_iterations, backend),
-        len(mass),
-        mass[0].numel() * cost.plan_shape(mass)[cost.axis],
-        mass.device,
-    )
-
-
-def _project_chunk(
-    target: Tensor,
-    mass: Tensor,
-    delta: Tensor,
-    cost: Cost,
-    gamma: float,
-    tol: float,
-    max_iterations: int,
-    backend: Backend | None,
-) -> Solution:
     total = sample_sum(mass.double())
     unit = torch.where(total > 0, total, 1.0)
     scale = per_sample(unit, mass)
     # Without mass or budget a single point is feasible, and the dual reaches its supremum only as ψ → ∞.
     fixed = (total == 0) | (delta == 0)
     problem = _Problem(target / scale, mass / scale, torch.where(fixed, 0.0, delta / unit))
+    # Kernels take all samples at once, since some need many times the iterations of others; plans take room.
     fast = choose(backend, cost, problem.mass)
-    if fast is None:
-        dual = _ascend(problem, cost, gamma, tol, max_iterations)
-    else:
+    known = None
+    if fast is not None:
         assert isinstance(cost, LocalCost)
-        dual = fast.ascend_sinkhorn(*problem, cost, gamma, tol, max_iterations)
+        known = fast.ascend_sinkhorn(*problem, cost, gamma, tol, max_iterations)
 
+    def solve(some: slice) -> Solution:
+        if known is None:
+            dual = _ascend(_Problem(*(field[some] for field in problem)), cost, gamma, tol, max_iterations)
+        else:
+            dual = SinkhornDual(*(field[some] for field in known))
+        return _recover(dual, target[some], mass[some], delta[some], unit[some], fixed[some], cost, gamma)
+
+    return solve_in_chunks(solve, len(mass), mass[0].numel() * cost.plan_shape(mass)[cost.axis], mass.device)
+
+
+def _recover(
+    dual: SinkhornDual,
+    target: Tensor,
+    mass: Tensor,
+    delta: Tensor,
+    unit: Tensor,
+    fixed: Tensor,
+    cost: Cost,
+    gamma: float,
+) -> Solution:
+    """The plan that belongs to the dual variables."""
     moved = torch.isfinite(dual.objective) & ~fixed
     # The rows of exp(α + β − ψC − 1), divided by their sums rather than through α so that they keep the mass exactly.
     scores = _scores(dual.beta, dual.psi, cost)
@@ -99,7 +102,7 @@ def _project_chunk(
     return Solution(
         plan=plan,
         image=image.to(target.dtype),
-        lam=torch.where(fixed, torch.where(total > 0, torch.inf, 0.0), gamma * unit * dual.psi),
+        lam=torch.where(fixed, torch.where(mass.flatten(1).amax(1) > 0, torch.inf, 0.0), gamma * unit * dual.psi),
         spent=spent,
         iterations=dual.iterations,
         converged=fixed | (moved & dual.converged),

@@ -258,7 +258,7 @@ RECIPES: dict[str, Recipe] = {
         attack=PGD(eps=0.0, steps=1),
         augment="crop-flip-cut",
         warm_up=0,
-        epochs=30,
+        epochs=50,
         batch_size=256,
         optimizer="sgd",
         rate=0.2,

@@ -5,6 +5,7 @@ The paper's attacks are judged by their last images, ours by any image that is i
 """
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from experiments._victims import Victim
 CHUNK = 1000
 EXAMPLES = 50
 """Images that are kept with their plans."""
+BYTES = 300
+"""Of a GPU's memory for each entry of a plan: three times what an attack takes, for the model and for others."""
 FEW, FEW_STEPS = 10, 20
 """Images and steps of which dual iterations are counted."""
 REPAIRED_PGD, REPAIRED_FW = "the paper's PGD, repaired", "the paper's Frank-Wolfe, repaired"
@@ -78,6 +81,14 @@ def make_attack(method: str, victim: Victim, eps: float, steps: int | None, seed
         return _paper.frank_wolfe(eps, box="final" if method == REPAIRED_FW else "off", **options)
     ours: dict[str, type[wb.Attack]] = {"PGD": wb.PGD, "FrankWolfe": wb.FrankWolfe, "Auto": wb.Auto}
     return ours[method](eps=eps, **options)
+
+
+def at_once(images: Tensor) -> int | None:
+    """How many images to attack at a time: on a GPU as many as it has room for, not as many as any machine has."""
+    if not images.is_cuda:
+        return None
+    entries, memory = math.prod(wb.LocalCost().plan_shape(images[:1])), torch.cuda.mem_get_info(images.device)[1]
+    return max(1, memory // (BYTES * entries))
 
 
 def run(tried: wb.Attack, model: nn.Module, images: Tensor, labels: Tensor, last: _paper.Last) -> wb.AttackResult:
@@ -145,6 +156,7 @@ def measure(plan: Plan, setting: Setting, ledger: Ledger) -> None:
                 setting.console.print(f"[dim]{method}, eps {eps:g}, images {start} to {stop - 1}")
                 steps = 10 if setting.quick else plan.steps.get(method)
                 tried = make_attack(method, plan.victim, eps, steps, options.seed)
+                tried = replace(tried, batch_size=at_once(images))
                 key = dict(model=plan.victim.model, first=start, samples=stop - start, method=method, eps=eps)
                 taken = slice(start - first, (stop if not known else EXAMPLES) - first)
                 some = images[taken], labels[taken]

@@ -127,6 +127,8 @@ class Experiment:
             self.add_options(parser)
         options = parser.parse_args(arguments)
         console = Console()
+        # Else convolutions on a GPU see 10 bits of a number, and what fools them need not fool the model elsewhere.
+        torch.backends.cudnn.allow_tf32 = False
         words = shlex.join(["wasserball", "reproduce", self.name, *(sys.argv[1:] if arguments is None else arguments)])
         try:
             setting = Setting(options, torch.device(options.device), console)

@@ -52,16 +52,16 @@ class Victim:
         # On a CPU large images take a quarter less time so, small ones as long as before; a GPU's matrix units want it.
         if not self.small or setting.device.type == "cuda":
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # On a GPU convolutions may see 10 bits of a number, where that is several times faster and a judge sees to it.
-        torch.backends.cudnn.allow_tf32 = self.data != "mnist"
-        model = Judge(model) if torch.backends.cudnn.allow_tf32 else model
+        # Gradients may be coarser where that is several times faster, if a judge sees to the answers.
+        torch.backends.cudnn.allow_tf32 = coarse = self.data != "mnist"
+        model = Judge(model) if coarse else model
         images, labels = zoo.load_data(setting.data(self.data), split="test").batch(first, last)
         return model, images.to(setting.device), labels.to(setting.device)
 
 
 class Judge(nn.Module):
-    """A model in two precisions: 10 bits are enough for a gradient, but what fools a model that sees so few need not
-    fool it elsewhere. So what is asked without a gradient is answered in float32, and that is what is judged."""
+    """A model whose convolutions, on a GPU, see 10 bits of a number where a gradient is wanted and all of it where none
+    is, which is how attacks ask for the answers that they judge by."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from experiments import (
 )
 from experiments._examples import load_examples, save_examples
 from experiments._lab import Experiment, Ledger, Setting
-from experiments._victims import MNIST, MNIST_ROBUST, MNIST_SINKHORN
+from experiments._victims import MNIST, MNIST_ROBUST, MNIST_SINKHORN, Judge
 from wasserball import cli, zoo
 from wasserball.attacks.attack import Ascent
 from wasserball.operators import project, sinkhorn
@@ -299,6 +299,25 @@ def test_images_of_other_rows_are_not_measured_again(digits: Path) -> None:
     assert _table3.is_among(rows, 3, 5)
     assert not _table3.is_among(rows, 0, 7)
     assert not _table3.is_among(rows[1:], 0, 6)
+
+
+def test_answers_are_given_in_full_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (images, labels) = zoo.load_model("mnist-standard"), zoo.load_sample()
+    settings: dict[bool, set[bool]] = {False: set(), True: set()}
+
+    def note(_: object, inputs: tuple[torch.Tensor]) -> None:
+        settings[inputs[0].requires_grad].add(torch.backends.cudnn.allow_tf32)
+
+    model.register_forward_pre_hook(note)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    found = wb.PGD(eps=0.3, steps=3)(Judge(model), images[:4], labels[:4])
+    assert found.success.any()
+    assert settings == {False: {False}, True: {True}}
+    assert torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    wb.PGD(eps=0.3, steps=1)(Judge(model), images[:4], labels[:4])
+    assert settings[True] == {False, True}
+    assert not torch.backends.cudnn.allow_tf32
 
 
 def test_on_a_gpu_no_attack_is_slow() -> None:

@@ -46,6 +46,19 @@ def test_agrees_with_a_conic_solver(problem: Problem) -> None:
         assert np.abs(solution.plan[sample].double().numpy() - truth).max() <= 1e-5 * problem.scale
 
 
+@pytest.mark.parametrize("budget", [0.01, 0.05, 10.0])
+@pytest.mark.parametrize("shape", [(1, 2), (2, 2), (2, 3), (3, 3)])
+def test_agrees_with_a_conic_solver_where_the_box_is_full(shape: tuple[int, int], budget: float) -> None:
+    cost = LocalCost(window=7, metric="euclidean")
+    mass = torch.ones(1, 1, *shape, dtype=torch.float64)
+    target = torch.randn(1, 49, 1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.01
+    target[:, 24] += mass
+    solution = project_box(target, mass, torch.tensor([budget], dtype=torch.float64), cost, (0, 1))
+    assert solution.plan is not None
+    truth = project_qp(target[0].numpy(), mass[0].numpy(), budget, cost, 1.0)
+    assert np.abs(solution.plan[0].numpy() - truth).max() <= 1e-6
+
+
 @pytest.mark.parametrize("iterations", [1, 2, 5])
 @settings(max_examples=60, deadline=None)
 @given(problem=problems(largest=7))

@@ -107,13 +107,21 @@ def solve_conic(
     # In units of what all the mass could spend at most; more than that is no limit.
     dearest = max(move.price.max(), 1e-300)
     allowance = min(budget / (dearest * scale), 2 * mass.sum() / scale)
-    equalities = move.sums(move.source, mass.size)[held]
+    equalities, totals = move.sums(move.source, mass.size)[held], mass.ravel()[held] / scale
     inequalities, bounds = [sp.csr_matrix(move.price / dearest)], [np.array([allowance])]
     if high is not None:
-        inequalities.append(move.sums(move.destination, mass.size))
-        bounds.append(np.full(mass.size, high / scale))
+        columns = move.sums(move.destination, mass.size)
+        if mass.sum() >= high * mass.size * (1 - 1e-9):
+            # In a box that is full all pixels stay so. As inequalities they would leave no interior, and the method
+            # would stop far from the end. The last of these equations follows from the others.
+            equalities = sp.vstack([equalities, columns[:-1]])
+            totals = np.concatenate([totals, np.full(mass.size - 1, high / scale)])
+        else:
+            inequalities.append(columns)
+            bounds.append(np.full(mass.size, high / scale))
+    fixed = len(totals)
     system = sp.csr_matrix(sp.vstack([equalities, *inequalities]))
-    limits = np.concatenate([mass.ravel()[held] / scale, *bounds])
+    limits = np.concatenate([totals, *bounds])
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
@@ -123,14 +131,14 @@ def solve_conic(
         linear[alive] / scale,
         sp.csc_matrix(sp.vstack([system[:, alive], -sp.identity(count)])),
         np.concatenate([limits, np.zeros(count)]),
-        [clarabel.ZeroConeT(int(held.sum())), clarabel.NonnegativeConeT(len(limits) - int(held.sum()) + count)],
+        [clarabel.ZeroConeT(fixed), clarabel.NonnegativeConeT(len(limits) - fixed + count)],
         settings,
     ).solve()
     found[alive] = np.array(solution.x) * scale
     tight = np.array(solution.z) > np.array(solution.s)
     zero = np.ones_like(alive)
     zero[alive] = tight[len(limits) :]
-    chosen = np.concatenate([np.ones(int(held.sum()), dtype=bool), tight[int(held.sum()) : len(limits)]])
+    chosen = np.concatenate([np.ones(fixed, dtype=bool), tight[fixed : len(limits)]])
     return found, zero, system[chosen].toarray(), limits[chosen] * scale
 
 

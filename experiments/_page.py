@@ -26,7 +26,7 @@ HEADLINES: tuple[tuple[str, str, Plan, tuple[float, ...]], ...] = (
     ("MNIST, the paper's standard model", "table3-mnist", table3_mnist.STANDARD, (0.1, 0.2, 0.3)),
     ("MNIST, the paper's robust model", "table-advtrained", table_advtrained.FRANK_WOLFE_TRAINED, (0.3, 0.5)),
     ("MNIST, our `mnist-robust`", "table-advtrained", table_advtrained.ROBUST, (0.3, 0.5)),
-    ("CIFAR-10, ResNet-20", "table3-cifar", table3_cifar.RESNET20, (0.001, 0.002)),
+    ("CIFAR-10, a ResNet-18 of ours", "table3-cifar", table3_cifar.RESNET18, (0.001, 0.002)),
     ("ImageNet, ResNet-50", "table3-imagenet", table3_imagenet.RESNET50, (0.001, 0.005)),
 )
 CURVES: tuple[tuple[str, str, dict[str, str]], ...] = (

@@ -16,6 +16,7 @@ from experiments import (
     table1,
     table2,
     table3_mnist,
+    table_advtrained,
     table_feasibility,
 )
 from experiments._lab import Ledger
@@ -306,6 +307,22 @@ def test_the_papers_modes_are_the_papers_on_mnist() -> None:
     assert f"within {max(away):.1f} points of the paper's" in SECTIONS["MNIST"]
 
 
+def test_what_is_said_of_the_papers_robust_model_is_so() -> None:
+    plan, results = table_advtrained.FRANK_WOLFE_TRAINED, ledger("table-advtrained")
+    away = [
+        abs(float(percent(results.find(model=plan.victim.model, method=method, eps=eps))) - figure)
+        for method in DUAL
+        for eps, figure in zip(plan.victim.eps, plan.published[method], strict=True)
+        if figure is not None
+    ]
+    text = SECTIONS["Adversarially trained models"].replace("\n  ", " ")
+    assert f"within {max(away):.1f} points of the paper, on all 10,000 images" in text
+    robust = table_advtrained.ROBUST_CIFAR
+    held = percent(results.find(model=robust.victim.model, method="Auto", eps=0.005))
+    assert f"holds on {held}% at 0.005 under `Auto`" in text
+    assert f"the paper's has {robust.published[REPAIRED_PGD][-1]}% under a weaker attack" in text
+
+
 def test_what_is_said_of_projected_sinkhorn_is_so() -> None:
     plan, results, method = table3_mnist.STANDARD, ledger("table3-mnist"), sinkhorn_name(1 / 1000)
 
@@ -332,6 +349,8 @@ def test_what_is_said_of_smoothed_labels_is_so() -> None:
     rows = Ledger.open(RESULTS / "smoothed-labels.json", {}).rows
     left = {r["method"]: f"{r['held'] / 10:.1f}%" for r in rows if r.get("eps") == 0.001 and r["samples"] == 1000}
     [training], [clean] = ([r for r in rows if r["method"] == method] for method in ("training", "none"))
+    plain = dict(model="cifar10_resnet18", samples=1000, eps=0.001)
+    without = [f"{row('table3-cifar', **plain, method=m)['held'] / 10:.1f}%" for m in (REPAIRED_PGD, "PGD", "Auto")]
     text = " ".join((DOCS / "training.md").read_text(encoding="utf-8").split())
     words = (
         f"it takes {training['seconds']:.0f} seconds",
@@ -339,6 +358,7 @@ def test_what_is_said_of_smoothed_labels_is_so() -> None:
         f"right on {clean['held'] / 10:.1f}% of the first 1,000 test images",
         f"the paper's PGD leaves {left[REPAIRED_PGD]} of these 1,000, ours {left['PGD']}, and `Auto`",
         f"random starts, {left['Auto']};",
+        f"the same three leave {', '.join(without[:2])} and {without[2]}",
     )
     assert [part for part in words if part not in text] == []
 

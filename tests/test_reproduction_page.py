@@ -404,3 +404,7 @@ def test_what_is_said_of_digits_known_by_heart_is_so() -> None:
         assert cells == [*pairs, held(model, False, None)]
     leads = [float(held("mnist-robust", k, 0.3)) - float(held("frankwolfe_trained", k, 0.3)) for k in (True, False)]
     assert f"leads by {leads[0]:.1f} points at 0.3 where it has learned, and by {leads[1]:.1f} where it has not" in text
+    gains = [
+        float(held("three times as wide", False, eps)) - float(held("mnist-robust", False, eps)) for eps in (0.3, 0.5)
+    ]
+    assert f"{gains[0]:.1f} and {gains[1]:.1f} points more of the new ones" in " ".join(text.split())

@@ -81,8 +81,12 @@ def test_ten_kills(tmp_path: Path) -> None:
 
 def test_control_c_stops_cleanly(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    # Long enough that a test which comes late, on a busy machine, still finds it at work.
-    process = subprocess.Popen(command(out, 200), stderr=subprocess.PIPE, text=True)
+    # Shells start what runs in the background with this signal ignored, and it stays so for the processes below.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command(out, 40), stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     wait_for(out, 1, process)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=TIMEOUT)

@@ -15,12 +15,23 @@ from experiments import (
     figure_examples,
     table1,
     table2,
+    table3_cifar,
     table3_mnist,
     table_advtrained,
     table_feasibility,
 )
 from experiments._lab import Ledger
-from experiments._table3 import DUAL, OURS, REPAIRED_FW, REPAIRED_PGD, Plan, beside, sinkhorn_name
+from experiments._table3 import (
+    DUAL,
+    IGNORED_FW,
+    IGNORED_PGD,
+    OURS,
+    REPAIRED_FW,
+    REPAIRED_PGD,
+    Plan,
+    beside,
+    sinkhorn_name,
+)
 from experiments._table3 import accuracy as percent
 from experiments._victims import VICTIMS
 
@@ -323,6 +334,27 @@ def test_what_is_said_of_the_papers_robust_model_is_so() -> None:
     assert f"the paper's has {robust.published[REPAIRED_PGD][-1]}% under a weaker attack" in text
 
 
+def test_what_is_said_of_the_repair_is_so() -> None:
+    plan, results = table_advtrained.SINKHORN_TRAINED, ledger("table-advtrained")
+
+    def away(*methods: str) -> float:
+        return max(
+            abs(float(percent(results.find(model=plan.victim.model, method=method, eps=eps))) - figure)
+            for method in methods
+            for eps, figure in zip(plan.victim.eps, plan.published[method], strict=True)
+            if figure is not None
+        )
+
+    text = " ".join(SECTIONS["Adversarially trained models"].split())
+    assert f"attacks are within {away(IGNORED_PGD, IGNORED_FW):.1f} points of the paper on this model" in text
+    assert f"its PGD within {away(REPAIRED_PGD):.1f} and its Frank-Wolfe within {away(REPAIRED_FW):.1f}" in text
+    rows = ledger("repair-steps")
+    left = {line["steps"]: f"{100 * line['held'] / line['samples']:.1f}" for line in rows.find(method=REPAIRED_FW)}
+    words = f"after {' / '.join(map(str, left))} steps the repair leaves {' / '.join(left.values())}% of the first 500"
+    assert words in text
+    assert max(line["held"] for line in rows.find(method=IGNORED_FW)) == 1
+
+
 def test_what_is_said_of_projected_sinkhorn_on_robust_models_is_so() -> None:
     results = ledger("table-advtrained")
 
@@ -363,6 +395,22 @@ def test_what_is_said_of_projected_sinkhorn_is_so() -> None:
     assert f"{' / '.join(f'{found:.1f}' for found in mean)}%, is within {away:.1f} points of the paper's" in text
     first, other = (held(0.1, range(start, start + 1), REPAIRED_PGD) for start in (0, 5000))
     assert f"leaves {first:.1f}% of the first 1,000 at 0.1, {other:.1f}% of those from 5,000 on" in text
+
+
+def test_what_is_said_of_projected_sinkhorn_on_photographs_is_so() -> None:
+    plan, results, text = table3_cifar.RESNET18, ledger("table3-cifar"), " ".join(SECTIONS["CIFAR-10"].split())
+
+    def left(gamma: float) -> list[float]:
+        rows = [results.find(model=plan.victim.model, method=sinkhorn_name(gamma), eps=eps) for eps in plan.victim.eps]
+        return [float(percent(some)) for some in rows]
+
+    weak, middle, strong = (left(gamma) for gamma in plan.victim.gammas)
+    more = [
+        max(ours - theirs for ours, theirs in zip(mine, plan.published[sinkhorn_name(gamma)], strict=True) if theirs)
+        for mine, gamma in zip((weak, middle), plan.victim.gammas, strict=False)
+    ]
+    assert f"up to {more[0]:.1f} points more than there with γ=1/3000, up to {more[1]:.1f} more with γ=1/10000" in text
+    assert all(least < less < most for least, less, most in zip(strong, middle, weak, strict=True))
 
 
 def test_what_is_said_of_smoothed_labels_is_so() -> None:

@@ -1,4 +1,5 @@
-"""The tables of attacks in docs/reproduction.md and the README and the picture of both, from what is in docs/results.
+"""The tables of attacks in docs/reproduction.md and the README, the picture of both, and what trainings reached, from
+what is in docs/results.
 
     python -m experiments._page
 
@@ -11,7 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import figure_convergence, figure_time, table3_cifar, table3_imagenet, table3_mnist, table_advtrained
+from experiments import (
+    _recipes,
+    figure_convergence,
+    figure_time,
+    table3_cifar,
+    table3_imagenet,
+    table3_mnist,
+    table_advtrained,
+)
 from experiments._lab import ROOT, Experiment, Ledger, Row, markdown
 from experiments._table3 import IGNORED_PGD, OURS, REPAIRED_PGD, Plan, accuracy, count, sinkhorn_name
 from wasserball import plot
@@ -20,7 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "index.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "docs" / "reproduction.md",
+    ROOT / "docs" / "training.md",
+    ROOT / "docs" / "index.md",
+    ROOT / "README.md",
+)
 PICTURE = ROOT / "docs" / "images" / "headline.png"
 HEADLINES: tuple[tuple[str, str, Plan, tuple[float, ...]], ...] = (
     ("MNIST, the paper's standard model", "table3-mnist", table3_mnist.STANDARD, (0.1, 0.2, 0.3)),
@@ -93,6 +107,7 @@ def published(plan: Plan, method: str, radii: tuple[float, ...]) -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "headlines": headlines,
+    "recipes": lambda: _recipes.table(results("recipes")),
     **{
         experiment.name: partial(section, experiment)
         for experiment in (

@@ -282,11 +282,11 @@ def test_what_is_said_of_the_first_images_is_so() -> None:
     )
     assert f"`PGD` leaves {robust:.1f}% of `mnist-robust` at 0.3 and {papers:.1f}% of the paper's robust model" in text
     auto = {
-        model: row("table-advtrained", model=model, **first | dict(eps=0.5, method="Auto"))["held"] / 10
+        model: percent(ledger("table-advtrained").find(model=model, eps=0.5, method="Auto"))
         for model in ("mnist-robust", "mnist_frankwolfe_trained")
     }
-    assert f"and {auto['mnist_frankwolfe_trained']:.1f}% under `Auto`" in text
-    assert f"keeps {auto['mnist-robust']:.1f}%" in text
+    assert f"and {auto['mnist_frankwolfe_trained']}% under `Auto`" in text
+    assert f"keeps {auto['mnist-robust']}%" in text
 
 
 def test_what_is_said_of_convergence_is_so() -> None:

@@ -191,9 +191,9 @@ def commit() -> str:
     return name.stdout.strip() + ("+" if dirty.stdout.strip() else "")
 
 
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; all columns but the first to the right."""
-    lines = [headings, ["---", *("---:" for _ in headings[1:])], *rows]
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> str:
+    """A table; all columns but the first to the right where they are numbers."""
+    lines = [headings, ["---", *("---:" if numbers else "---" for _ in headings[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

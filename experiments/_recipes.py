@@ -17,8 +17,8 @@ def table(ledger: Ledger) -> str:
         [f"`{row['recipe']}`", clean(ledger, row["recipe"]), under_attack(ledger, row["recipe"]), trained(ledger, row)]
         for row in ledger.find(method="training")
     ]
-    words = markdown(HEADINGS, lines).replace("---:", "---")
-    return f"{words}\n\n*seed 0 · [commands, commits and numbers](results/recipes.json)*"
+    origin = "*seed 0 · [commands, commits and numbers](results/recipes.json)*"
+    return f"{markdown(HEADINGS, lines, numbers=False)}\n\n{origin}"
 
 
 def clean(ledger: Ledger, recipe: str) -> str:
